@@ -1,0 +1,1 @@
+"""Where rows come from and what is done to them before a ladder sees them."""

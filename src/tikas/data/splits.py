@@ -1,0 +1,137 @@
+"""Which training rows are labelled, which are held out, and which are only looked at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+# Each draw has a stream of its own, so that the held-out rows do not depend on how many labels are asked for.
+# Not zero: NumPy takes [seed, 0] for the same seed as [seed].
+_VALIDATION_STREAM, _LABEL_STREAM = 1, 2
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """The rows of a training set, by what a run may use of them.
+
+    The labelled rows stand among the unlabelled ones: a ladder denoises every row it may look at, and knows the class
+    of a few of them. So `labeled` is a part of `unlabeled`, and `validation` is apart from both.
+
+    Parameters
+    ----------
+    labeled : ndarray of int64
+        Rows whose label is used, as many of each class; in no particular order.
+    unlabeled : ndarray of int64
+        Every row that is not held out, ascending.
+    validation : ndarray of int64
+        Rows held out to choose settings on, ascending.
+    """
+
+    labeled: NDArray[np.int64]
+    unlabeled: NDArray[np.int64]
+    validation: NDArray[np.int64]
+
+
+def split(y: ArrayLike, labels: int | None, *, validation: int = 0, seed: int = 0) -> Split:
+    """Hold out validation rows, then choose the labelled rows, balanced over the classes.
+
+    The rows depend on `y`, the counts and the seed alone. With the same seed and validation rows, a class's share of
+    few labels is a part of its share of many.
+
+    Parameters
+    ----------
+    y : array-like of int, shape (n,)
+        The class of each row; −1 where it is not known.
+    labels : int or None
+        How many labels to use: equally many of each class, a remainder going to classes chosen at random. ``None``,
+        or as many as there are, means every known label, however many each class has.
+    validation : int, default=0
+        How many rows to hold out, drawn from the rows whose class is known.
+    seed : int, default=0
+        Not negative.
+
+    Returns
+    -------
+    Split
+
+    Raises
+    ------
+    ValueError
+        If `y` is not made of classes, or the counts cannot be had from it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from tikas.data.splits import split
+    >>> y = np.repeat([0, 1, 2], 10)
+    >>> rows = split(y, labels=6, validation=5, seed=1)
+    >>> np.bincount(y[rows.labeled]).tolist()
+    [2, 2, 2]
+    >>> len(rows.unlabeled), len(rows.validation)
+    (25, 5)
+    """
+    y = _checked_classes(y)
+    for name, value in (("labels", labels), ("validation", validation), ("seed", seed)):
+        if value is not None and value < 0:
+            raise ValueError(f"{name}={value} was given; expected 0 or more.")
+
+    known = np.flatnonzero(y >= 0)
+    classes = np.unique(y[known])
+    if validation > known.size - classes.size:
+        raise ValueError(
+            f"validation={validation} rows cannot be held out of {known.size} rows with a known label: each of the "
+            f"{classes.size} classes needs one to train on. Hold out at most {known.size - classes.size}."
+        )
+    held_out = np.random.default_rng([seed, _VALIDATION_STREAM]).choice(known, validation, replace=False)
+    in_training = np.ones(len(y), dtype=bool)
+    in_training[held_out] = False
+    known = known[in_training[known]]
+    rows_of = {int(c): known[y[known] == c] for c in classes}
+    return Split(
+        labeled=_balanced(rows_of, labels, np.random.default_rng([seed, _LABEL_STREAM])),
+        unlabeled=np.flatnonzero(in_training).astype(np.int64),
+        validation=np.sort(held_out).astype(np.int64),
+    )
+
+
+def _checked_classes(y: ArrayLike) -> NDArray[np.int64]:
+    y = np.asarray(y)
+    if y.ndim != 1 or not np.issubdtype(y.dtype, np.integer):
+        raise ValueError(
+            f"y has shape {y.shape} and type {y.dtype}; expected one whole number per row. "
+            f"Number the classes from 0, with −1 where the class is not known."
+        )
+    if not np.any(y >= 0):
+        raise ValueError(f"None of the {len(y)} rows has a known label. At least one of each class is needed.")
+    if y.min() < -1:
+        raise ValueError(f"y holds {y.min()}; expected classes from 0, and −1 where the class is not known.")
+    return y.astype(np.int64)
+
+
+def _balanced(rows_of: dict[int, NDArray[np.int64]], labels: int | None, rng: np.random.Generator) -> NDArray[np.int64]:
+    n_classes = len(rows_of)
+    available = sum(rows.size for rows in rows_of.values())
+    labels = available if labels is None else labels
+    if labels > available:
+        raise ValueError(f"{labels} labels were asked for but {available} are there to train on. Ask for at most that.")
+    if labels < n_classes:
+        raise ValueError(
+            f"{labels} labels cannot cover {n_classes} classes: each needs at least one. Ask for {n_classes} or more."
+        )
+
+    shuffled = [rng.permutation(rows) for rows in rows_of.values()]
+    shares = np.full(n_classes, labels // n_classes)
+    shares[rng.permutation(n_classes)[: labels % n_classes]] += 1
+    if labels == available:
+        shares = np.array([rows.size for rows in shuffled])
+    for name, rows, share in zip(rows_of, shuffled, shares, strict=True):
+        if rows.size < max(share, 1):
+            raise ValueError(
+                f"Class {name} has {rows.size} labelled rows to train on, but {max(share, 1)} are needed for {labels} "
+                f"labels balanced over {n_classes} classes. Ask for fewer labels, hold out fewer rows, or pass "
+                f"labels=None to use every label."
+            )
+    chosen = np.concatenate([rows[:share] for rows, share in zip(shuffled, shares, strict=True)])
+    return rng.permutation(chosen).astype(np.int64)

@@ -1,0 +1,1 @@
+"""What a ladder is: pure PyTorch, knows nothing of data sets or training."""

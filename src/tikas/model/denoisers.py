@@ -1,0 +1,165 @@
+r"""The denoising functions: g of the paper's equation (2), and its rivals g1 to g4 of the appendix.
+
+Each maps a corrupted value z̃ and a signal from above u to an estimate ẑ of the clean value, unit by unit, with
+parameters of its own for every unit (every channel on maps). All five start at ẑ = 0, with slope one inside their
+sigmoids: a start at ẑ = z̃ lets the skip connection carry everything and costs accuracy.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from tikas.model.layout import per_unit
+
+
+class Denoiser(nn.Module):
+    """What the five have in common: rows of parameters, one value a unit, zero but for the sigmoids' inner slopes."""
+
+    def __init__(self, shape: tuple[int, ...], **rows: int) -> None:
+        super().__init__()
+        self.shape = shape
+        for name, count in rows.items():
+            self.register_parameter(name, nn.Parameter(torch.zeros(count, shape[0])))
+
+    def rows(self, parameter: Tensor) -> Sequence[Tensor]:
+        """The rows of a parameter ``(*members, rows, units)``, each laid out against a batch."""
+        return [per_unit(row, self.shape) for row in parameter.unbind(-2)]
+
+    def reset(self) -> None:
+        """Set the first values."""
+        raise NotImplementedError
+
+    def forward(self, corrupted: Tensor, above: Tensor) -> Tensor:
+        """ẑ = g(z̃, u)."""
+        raise NotImplementedError
+
+
+class Gaussian(Denoiser):
+    r"""g, optimal where z given the level above is Gaussian:
+
+    ẑ = (z̃ - μ(u)) υ(u) + μ(u)
+    μ(u) = a1 sigmoid(a2 u + a3) + a4 u + a5
+    υ(u) = a6 sigmoid(a7 u + a8) + a9 u + a10
+    """
+
+    a: Tensor
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        super().__init__(shape, a=10)
+
+    def reset(self) -> None:
+        with torch.no_grad():
+            self.a.zero_()[[1, 6]] = 1.0
+
+    def forward(self, corrupted: Tensor, above: Tensor) -> Tensor:
+        a1, a2, a3, a4, a5, a6, a7, a8, a9, a10 = self.rows(self.a)
+        prior = a1 * torch.sigmoid(a2 * above + a3) + a4 * above + a5
+        trust = a6 * torch.sigmoid(a7 * above + a8) + a9 * above + a10
+        return (corrupted - prior) * trust + prior
+
+
+class MiniatureMLP(Denoiser):
+    r"""g1, a miniature network that sees the product of its inputs:
+
+    ẑ = a ξ + b sigmoid(c ξ),   ξ = [1, z̃, u, z̃ u]
+    """
+
+    a: Tensor
+    b: Tensor
+    c: Tensor
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        super().__init__(shape, a=4, b=1, c=4)
+
+    def reset(self) -> None:
+        with torch.no_grad():
+            self.a.zero_()
+            self.b.zero_()
+            self.c.zero_()[1] = 1.0
+
+    def forward(self, corrupted: Tensor, above: Tensor) -> Tensor:
+        a1, a2, a3, a4 = self.rows(self.a)
+        c1, c2, c3, c4 = self.rows(self.c)
+        (b,) = self.rows(self.b)
+        product = corrupted * above
+        inside = c1 + c2 * corrupted + c3 * above + c4 * product
+        return a1 + a2 * corrupted + a3 * above + a4 * product + b * torch.sigmoid(inside)
+
+
+class NoProduct(Denoiser):
+    r"""g2, the miniature network without the product:
+
+    ẑ = a ξ' + b sigmoid(c ξ'),   ξ' = [1, z̃, u]
+    """
+
+    a: Tensor
+    b: Tensor
+    c: Tensor
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        super().__init__(shape, a=3, b=1, c=3)
+
+    def reset(self) -> None:
+        with torch.no_grad():
+            self.a.zero_()
+            self.b.zero_()
+            self.c.zero_()[1] = 1.0
+
+    def forward(self, corrupted: Tensor, above: Tensor) -> Tensor:
+        a1, a2, a3 = self.rows(self.a)
+        c1, c2, c3 = self.rows(self.c)
+        (b,) = self.rows(self.b)
+        inside = c1 + c2 * corrupted + c3 * above
+        return a1 + a2 * corrupted + a3 * above + b * torch.sigmoid(inside)
+
+
+class Linear(Denoiser):
+    r"""g3, linear but for the product:
+
+    ẑ = a ξ,   ξ = [1, z̃, u, z̃ u]
+    """
+
+    a: Tensor
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        super().__init__(shape, a=4)
+
+    def reset(self) -> None:
+        with torch.no_grad():
+            self.a.zero_()
+
+    def forward(self, corrupted: Tensor, above: Tensor) -> Tensor:
+        a1, a2, a3, a4 = self.rows(self.a)
+        return a1 + a2 * corrupted + a3 * above + a4 * corrupted * above
+
+
+class Additive(Denoiser):
+    r"""g4, where u moves the mean and nothing else:
+
+    ẑ = a1 u + a2 sigmoid(a3 u + a4) + a5 z̃ + a6 sigmoid(a7 z̃ + a8) + a9
+    """
+
+    a: Tensor
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        super().__init__(shape, a=9)
+
+    def reset(self) -> None:
+        with torch.no_grad():
+            self.a.zero_()[[2, 6]] = 1.0
+
+    def forward(self, corrupted: Tensor, above: Tensor) -> Tensor:
+        a1, a2, a3, a4, a5, a6, a7, a8, a9 = self.rows(self.a)
+        from_above = a1 * above + a2 * torch.sigmoid(a3 * above + a4)
+        from_corrupted = a5 * corrupted + a6 * torch.sigmoid(a7 * corrupted + a8)
+        return from_above + from_corrupted + a9
+
+
+DENOISERS: dict[str, type[Gaussian | MiniatureMLP | NoProduct | Linear | Additive]] = {
+    "gaussian": Gaussian,
+    "mlp": MiniatureMLP,
+    "no-product": NoProduct,
+    "linear": Linear,
+    "additive": Additive,
+}

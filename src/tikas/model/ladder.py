@@ -1,0 +1,362 @@
+"""Algorithm 1: corrupt on the way up, run clean beside it, denoise on the way down, sum the costs."""
+
+from collections.abc import Sequence
+from math import isfinite
+from typing import Literal, NamedTuple, Self, cast, get_args
+
+import torch
+from torch import Tensor, nn
+
+from tikas.model.denoisers import DENOISERS
+from tikas.model.layout import all_dims, rows_dim
+from tikas.model.rungs import Dense, Rung
+from tikas.model.statistics import Gathering, Statistics, batch_statistics
+
+Task = Literal["classification", "regression"]
+
+
+class Costs(NamedTuple):
+    """What `Ladder.costs` returns.
+
+    Attributes
+    ----------
+    total
+        The supervised cost plus each λ times its denoising cost: the one to call ``backward`` on.
+    supervised
+        Mean cross-entropy of the labelled rows' corrupted output, or its mean squared error.
+    denoising
+        The L+1 denoising costs from the input up, unweighted; zero where λ is zero.
+    """
+
+    total: Tensor
+    supervised: Tensor
+    denoising: Tensor
+
+
+class Path:
+    """One stream of rows on its way up, with what it leaves behind at every level."""
+
+    def __init__(self, rows: Tensor, noise: Sequence[Tensor] | None, reach: int) -> None:
+        self.hidden = rows
+        self.noise = noise
+        self.reach = reach
+        self.latents: list[Tensor] = []
+        self.statistics: list[Statistics | None] = []
+
+    def arrive(self, rung: Rung, projected: Tensor, statistics: Statistics | None) -> None:
+        """z = N(projected) + noise; h = φ(γ·(z + β)). The input level has no statistics: it is not normalised."""
+        latent = projected if statistics is None else statistics.normalize(projected)
+        if self.noise is not None:
+            latent = rung.corrupt(latent, self.noise[len(self.latents)])
+        self.latents.append(latent)
+        self.statistics.append(statistics)
+        self.hidden = rung.activate(latent)
+
+
+class Ladder(nn.Module):
+    """The Ladder network: an encoder run clean and run with noise, and a decoder that denoises every level.
+
+        z̃₀ = x + n;  z̃ₗ = N(Wₗ h̃ₗ₋₁) + n;  h̃ₗ = φ(γₗ·(z̃ₗ + βₗ))         corrupted, and the same without n: clean
+        u_L = N(h̃_L);  uₗ = N(Vₗ₊₁ ẑₗ₊₁);  ẑₗ = g(z̃ₗ, uₗ)                  denoised
+        C = -log P(ỹ = t | x) + Σₗ λₗ ‖zₗ - (ẑₗ - μₗ)/σₗ‖² / (N mₗ)         μ and σ of the clean batch
+
+    Parameters
+    ----------
+    input_shape
+        Shape of one row: ``(features,)``.
+    rungs
+        From the bottom up; the last one is the output.
+    noise
+        Deviation of the noise: one for all levels, or one for the input and one for each rung.
+    costs
+        λ: one for the input and one for each rung; or one number, for the top alone (the Γ-model); 0 leaves the
+        supervised network. By default the paper's 1000, 10 and 0.1 for the rest. A level that no cost needs has no
+        denoiser.
+    denoiser
+        ``"gaussian"`` (g), ``"mlp"`` (g1), ``"no-product"`` (g2), ``"linear"`` (g3) or ``"additive"`` (g4).
+    task
+        ``"classification"``: the top is a softmax. ``"regression"``: it is linear, and the cost a squared error.
+    generator
+        Where the first weights are drawn from.
+
+    Raises
+    ------
+    ValueError
+        Where a number of noises or costs does not fit the number of rungs, or a name is not known.
+
+    References
+    ----------
+    Rasmus, Berglund, Honkala, Valpola and Raiko: Semi-Supervised Learning with Ladder Networks, 2015.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from tikas import Dense, Ladder
+    >>> ladder = Ladder(input_shape=(64,), rungs=[Dense(32), Dense(10)], costs=(1000, 10, 0.1))
+    >>> unlabeled, labeled, targets = torch.rand(100, 64), torch.rand(20, 64), torch.arange(20) % 10
+    >>> costs = ladder.costs(unlabeled, labeled, targets)
+    >>> costs.total.backward()
+    >>> costs.denoising.shape
+    torch.Size([3])
+    >>> ladder.calibrate(unlabeled).eval()(labeled).shape
+    torch.Size([20, 10])
+    """
+
+    rungs: Sequence[Rung]
+    calibrated: Tensor
+
+    def __init__(
+        self,
+        input_shape: Sequence[int],
+        rungs: Sequence[Dense],
+        noise: float | Sequence[float] = 0.3,
+        costs: float | Sequence[float] | None = None,
+        denoiser: str = "gaussian",
+        task: Task = "classification",
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        noises, weights = _check(input_shape, rungs, noise, costs, denoiser, task)
+        self.task = task
+        levels = [Rung(tuple(input_shape), noise=noises[0], cost=weights[0])]
+        for level, rung in enumerate(rungs, 1):
+            top = level == len(rungs)
+            levels.append(rung.build(levels[-1].shape, top=top, noise=noises[level], cost=weights[level]))
+        self.rungs = cast("Sequence[Rung]", nn.ModuleList(levels))
+        self.costed = [level for level, weight in enumerate(weights) if weight > 0]
+        for level in self._descent():
+            self.rungs[level].add_denoiser(denoiser)
+            if level > self.costed[0]:
+                self.rungs[level].add_back()
+        self.register_buffer("calibrated", torch.tensor(False))
+        self.reset(generator)
+
+    def reset(self, generator: torch.Generator | None = None) -> None:
+        """Draw the first weights again."""
+        for rung in self.rungs:
+            rung.reset(generator)
+
+    @property
+    def shapes(self) -> list[tuple[int, ...]]:
+        """The shape of every level, the input first."""
+        return [rung.shape for rung in self.rungs]
+
+    @property
+    def top(self) -> int:
+        """L, the number of the output level."""
+        return len(self.rungs) - 1
+
+    def costs(
+        self,
+        unlabeled: Tensor,
+        labeled: Tensor | None = None,
+        targets: Tensor | None = None,
+        noise: Sequence[Tensor] | None = None,
+        weights: Tensor | None = None,
+    ) -> Costs:
+        """The costs of one update, each batch normalised with its own statistics.
+
+        Parameters
+        ----------
+        unlabeled
+            Rows for the denoising costs.
+        labeled, targets
+            Rows for the supervised cost, as many as you like, and their classes (for regression their values,
+            ``(rows, outputs)``). Without them the supervised cost is zero.
+        noise
+            L+1 standard-normal tensors, one for each level, ``(rows, *shape of the level)``, labelled rows first,
+            scaled by the ladder's own deviations. Without it, noise is drawn.
+        weights
+            How much each labelled row counts in the supervised cost.
+        """
+        self._check_rows(unlabeled)
+        across = rows_dim(self.shapes[0])
+        sizes = [0 if labeled is None else labeled.shape[across], unlabeled.shape[across]]
+        if noise is None:
+            noise = self.draw_noise(unlabeled, sum(sizes))
+        self._check_noise(noise, sum(sizes))
+        draws = [torch.split(draw, sizes, rows_dim(shape)) for draw, shape in zip(noise, self.shapes, strict=True)]
+
+        # Up, side by side: the streams share each product and never their statistics.
+        reach = self.top if self.costed else 0
+        corrupted = Path(unlabeled, [draw[1] for draw in draws], reach)
+        clean = Path(unlabeled, None, max(self.costed, default=0))
+        paths = [corrupted, clean]
+        if labeled is not None:
+            self._check_rows(labeled)
+            paths.insert(0, Path(labeled, [draw[0] for draw in draws], self.top))
+        self._climb(paths)
+
+        # Down, from the top to the lowest level that has a cost.
+        denoised = self._descend(corrupted)
+
+        if labeled is None or targets is None:
+            supervised = unlabeled.new_zeros(unlabeled.shape[:across])
+        else:
+            supervised = self._supervised_cost(paths[0].hidden, targets, weights)
+        denoising = [torch.zeros_like(supervised)] * len(self.rungs)
+        total = supervised
+        for level in self.costed:
+            denoising[level] = self._denoising_cost(level, clean, denoised[level])
+            total = total + self.rungs[level].cost * denoising[level]
+        return Costs(total, supervised, torch.stack(denoising, dim=-1))
+
+    def _climb(self, paths: Sequence[Path]) -> None:
+        """The encoder: h₀ = z₀ = x (+ n); zₗ = N(Wₗ hₗ₋₁) (+ n); hₗ = φ(γₗ·(zₗ + βₗ))."""
+        for path in paths:
+            path.arrive(self.rungs[0], path.hidden, None)
+        for level, rung in enumerate(self.rungs[1:], 1):
+            climbing = [path for path in paths if path.reach >= level]
+            below = rows_dim(self.shapes[level - 1])
+            sizes = [path.hidden.shape[below] for path in climbing]
+            projected = rung.up(torch.cat([path.hidden for path in climbing], below))
+            for path, rows in zip(climbing, torch.split(projected, sizes, rows_dim(rung.shape)), strict=True):
+                path.arrive(rung, rows, rung.statistics(rows))
+
+    def _descend(self, corrupted: Path) -> dict[int, Tensor]:
+        """The decoder: u_L = N(h̃_L); uₗ = N(Vₗ₊₁ ẑₗ₊₁); ẑₗ = g(z̃ₗ, uₗ). Unnormalised ẑ goes on down."""
+        denoised: dict[int, Tensor] = {}
+        above = corrupted.hidden.softmax(-1) if self.task == "classification" else corrupted.hidden
+        for level in self._descent():
+            rung = self.rungs[level]
+            assert rung.denoiser is not None
+            above = batch_statistics(above, rung.shape).normalize(above)
+            denoised[level] = rung.denoiser(corrupted.latents[level], above)
+            if rung.back is not None:
+                above = rung.back(denoised[level])
+        return denoised
+
+    def _descent(self) -> range:
+        """The levels that the decoder visits, from the top down; none where nothing has a cost."""
+        return range(self.top, self.costed[0] - 1, -1) if self.costed else range(0)
+
+    def _denoising_cost(self, level: int, clean: Path, denoised: Tensor) -> Tensor:
+        """‖z - (ẑ - μ)/σ‖² per row and unit, with the clean batch's μ and σ."""
+        statistics = clean.statistics[level]
+        estimate = denoised if statistics is None else statistics.normalize(denoised)
+        return (clean.latents[level] - estimate).square().mean(all_dims(self.shapes[level]))
+
+    def _supervised_cost(self, output: Tensor, targets: Tensor, weights: Tensor | None) -> Tensor:
+        if self.task == "classification":
+            cost = -output.log_softmax(-1).gather(-1, targets.unsqueeze(-1)).squeeze(-1)
+        else:
+            cost = (output - targets).square().mean(-1)
+        return cost.mean(-1) if weights is None else (weights * cost).sum(-1) / weights.sum(-1)
+
+    def draw_noise(self, rows: Tensor, count: int, generator: torch.Generator | None = None) -> list[Tensor]:
+        """Standard-normal noise for `count` rows at every level, of the kind and on the device of `rows`."""
+        members = rows.shape[: rows_dim(self.shapes[0])]
+        return [
+            torch.randn(*members, count, *shape, generator=generator, dtype=rows.dtype, device=rows.device)
+            for shape in self.shapes
+        ]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The clean output: class scores (logits), or the regression's values.
+
+        In training mode the batch's own statistics normalise it; in eval mode the calibrated ones, so that no row
+        depends on another.
+        """
+        return self.encode(x)[1]
+
+    def encode(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The top's clean latent z and the output that is made of it."""
+        self._check_rows(x)
+        if not (self.training or torch.compiler.is_compiling() or bool(self.calibrated.all())):
+            raise RuntimeError(
+                "This ladder has no statistics for eval mode yet: call ladder.calibrate(rows) with training rows first."
+            )
+        latent = hidden = x
+        for rung in self.rungs[1:]:
+            projected = rung.up(hidden)
+            statistics = rung.statistics(projected) if self.training else rung.calibrated
+            latent = statistics.normalize(projected)
+            hidden = rung.activate(latent)
+        return latent, hidden
+
+    @torch.no_grad()
+    def calibrate(self, x: Tensor, chunk: int = 4096) -> Self:
+        """Set the statistics of eval mode from these rows: exact, rung by rung, however many rows there are.
+
+        Each rung's statistics are gathered with the rungs below it already calibrated, `chunk` rows at a time. Give
+        all training rows for the best result, or the labelled ones alone to do as the paper's authors did.
+        """
+        self._check_rows(x)
+        for level, rung in enumerate(self.rungs[1:], 1):
+            gathering = Gathering(rung.shape)
+            for rows in torch.split(x, chunk, rows_dim(self.shapes[0])):
+                gathering.add(rung.up(self._calibrated_hidden(rows.to(rung.mean), level)))
+            mean, deviation = gathering.moments()
+            rung.mean.copy_(mean)
+            rung.deviation.copy_(deviation)
+        self.calibrated.fill_(True)
+        return self
+
+    def _calibrated_hidden(self, hidden: Tensor, level: int) -> Tensor:
+        """h of the level below `level`, from the statistics that are set already."""
+        for rung in self.rungs[1:level]:
+            hidden = rung.activate(rung.calibrated.normalize(rung.up(hidden)))
+        return hidden
+
+    @torch.no_grad()
+    def denoise(self, x: Tensor, noise: Sequence[Tensor] | None = None) -> list[Tensor | None]:
+        """Corrupt a batch of rows, encode it, decode it: ẑ of every level, the input's reconstruction first.
+
+        The batch is normalised with its own statistics, as in training. A level that no cost needs gives None.
+        """
+        self._check_rows(x)
+        if noise is None:
+            noise = self.draw_noise(x, x.shape[rows_dim(self.shapes[0])])
+        corrupted = Path(x, noise, self.top)
+        self._climb([corrupted])
+        denoised = self._descend(corrupted)
+        return [denoised.get(level) for level in range(len(self.rungs))]
+
+    def _check_rows(self, x: Tensor) -> None:
+        shape = self.shapes[0]
+        if x.dim() <= len(shape) or tuple(x.shape[-len(shape) :]) != shape:
+            raise ValueError(
+                f"Got rows of shape {tuple(x.shape)}; this ladder takes (rows, {', '.join(map(str, shape))})."
+            )
+
+    def _check_noise(self, noise: Sequence[Tensor], rows: int) -> None:
+        given = [tuple(draw.shape[rows_dim(shape) :]) for draw, shape in zip(noise, self.shapes, strict=False)]
+        expected = [(rows, *shape) for shape in self.shapes]
+        if given != expected or len(noise) != len(expected):
+            raise ValueError(f"Got noise of shapes {given}; expected one tensor for each level: {expected}.")
+
+
+def _check(
+    input_shape: Sequence[int],
+    rungs: Sequence[Dense],
+    noise: float | Sequence[float],
+    costs: float | Sequence[float] | None,
+    denoiser: str,
+    task: str,
+) -> tuple[list[float], list[float]]:
+    """The noise and the cost of every level, once everything about them is known to be good."""
+    if not rungs:
+        raise ValueError("A ladder needs at least one rung: its output, for example rungs=[Dense(10)].")
+    if len(input_shape) != 1 or input_shape[0] < 1:
+        raise ValueError(f"input_shape={tuple(input_shape)}: expected (features,), the shape of one row.")
+    if denoiser not in DENOISERS:
+        raise ValueError(f"denoiser={denoiser!r}: choose one of {', '.join(map(repr, DENOISERS))}.")
+    if task not in get_args(Task):
+        raise ValueError(f"task={task!r}: choose 'classification' or 'regression'.")
+    levels = len(rungs) + 1
+    noises = [float(noise)] * levels if isinstance(noise, int | float) else [float(n) for n in noise]
+    if costs is None:
+        weights = [1000.0, 10.0, *[0.1] * (levels - 2)]
+    elif isinstance(costs, int | float):
+        weights = [0.0] * (levels - 1) + [float(costs)]
+    else:
+        weights = [float(c) for c in costs]
+    for name, values in (("noise", noises), ("costs", weights)):
+        if len(values) != levels:
+            raise ValueError(
+                f"{name} has {len(values)} values; with {len(rungs)} rungs give {levels}, "
+                "one for the input and one for each rung, or a single number."
+            )
+        if not all(isfinite(value) and value >= 0 for value in values):
+            raise ValueError(f"{name}={values}: every value must be finite and at least 0.")
+    return noises, weights

@@ -1,0 +1,27 @@
+"""How a level's tensors lie: ``(*members, rows, units)``, or for maps ``(*members, rows, channels, height, width)``.
+
+Everything in `tikas.model` is written for one ladder. The member dimensions in front are never named: parameters carry
+them in front too, and broadcasting does the rest. That is all it takes for the engine to train forty seeds as one.
+"""
+
+from torch import Tensor
+
+
+def per_unit(parameter: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Lay a parameter ``(*members, units)`` out against a batch of the level's `shape`."""
+    return parameter.unsqueeze(-2)[(...,) + (None,) * (len(shape) - 1)]
+
+
+def rows_dim(shape: tuple[int, ...]) -> int:
+    """Which dimension of a batch counts its rows."""
+    return -1 - len(shape)
+
+
+def batch_dims(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The dimensions that a unit's statistics run over: the rows, and on maps the positions."""
+    return (rows_dim(shape), *range(1 - len(shape), 0))
+
+
+def all_dims(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Every dimension of a batch but the members'."""
+    return tuple(range(rows_dim(shape), 0))
