@@ -60,6 +60,7 @@ class _Source:
 FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 IMAGE_SHAPE = (28, 28)
 DIGITS = tuple(str(digit) for digit in range(10))
+CLOTHES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
 
 _SOURCES = {
     "mnist": _Source(
@@ -77,18 +78,7 @@ _SOURCES = {
         first_labels=(5, 0, 4, 1, 9, 2, 1, 3, 1, 4),
     ),
     "fashion-mnist": _Source(
-        classes=(
-            "T-shirt/top",
-            "Trouser",
-            "Pullover",
-            "Dress",
-            "Coat",
-            "Sandal",
-            "Shirt",
-            "Sneaker",
-            "Bag",
-            "Ankle boot",
-        ),
+        classes=CLOTHES,
         mirrors=(
             "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
             "https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion/",
@@ -136,7 +126,7 @@ def load(name: str, data_dir: str | os.PathLike[str] | None = None) -> Dataset:
     >>> digits.train_x.shape, digits.test_x.shape
     ((1297, 1, 8, 8), (500, 1, 8, 8))
     >>> digits.classes[digits.test_y[0]]
-    '1'
+    '4'
     """
     if name not in NAMES:
         close = difflib.get_close_matches(name.lower(), NAMES, n=1)
@@ -166,7 +156,7 @@ def _placed_files(name: str, folder: Path) -> list[Path]:
         raise FileNotFoundError(
             f"{folder} is not a folder, so {name} cannot be read from it. {_where_to_put_them(name, folder)}"
         )
-    missing = []
+    missing: list[list[str]] = []
     for place in (folder / name, folder):
         found = [next((p for p in (place / file, place / f"{file}.gz") if p.is_file()), None) for file in FILES]
         paths = [path for path in found if path is not None]
@@ -174,7 +164,7 @@ def _placed_files(name: str, folder: Path) -> list[Path]:
             return paths
         missing.append([file for file, path in zip(FILES, found, strict=True) if path is None])
     raise FileNotFoundError(
-        f"{name} is incomplete: {', '.join(min(missing, key=len))} not found in {folder} or {folder / name}. "
+        f"{name} is incomplete: {', '.join(sorted(missing, key=len)[0])} not found in {folder} or {folder / name}. "
         f"{_where_to_put_them(name, folder)}"
     )
 
@@ -284,7 +274,7 @@ def _read_pair(images_path: Path, labels_path: Path) -> tuple[NDArray[np.float32
             f"they must be as many. Take both files from the same copy of the data set."
         )
     if labels.max() > 9:
-        raise ValueError(f"{labels_path} holds the label {labels.max()}; expected 0 to 9. Get a fresh copy of the file.")
+        raise ValueError(f"{labels_path} holds the label {labels.max()}; expected 0 to 9. Get a fresh copy of it.")
     return np.divide(images, 255, dtype=np.float32).reshape(-1, 1, *IMAGE_SHAPE), labels.astype(np.int64)
 
 

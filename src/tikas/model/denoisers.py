@@ -6,11 +6,12 @@ sigmoids: a start at ẑ = z̃ lets the skip connection carry everything and cos
 """
 
 from collections.abc import Sequence
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from tikas.model.layout import per_unit
+from tikas.model.layout import batch_dims, per_unit
 
 
 class Denoiser(nn.Module):
@@ -53,10 +54,45 @@ class Gaussian(Denoiser):
             self.a.zero_()[[1, 6]] = 1.0
 
     def forward(self, corrupted: Tensor, above: Tensor) -> Tensor:
-        a1, a2, a3, a4, a5, a6, a7, a8, a9, a10 = self.rows(self.a)
-        prior = a1 * torch.sigmoid(a2 * above + a3) + a4 * above + a5
-        trust = a6 * torch.sigmoid(a7 * above + a8) + a9 * above + a10
-        return (corrupted - prior) * trust + prior
+        return cast("Tensor", _Gaussian.apply(corrupted, above, self.a, self.shape))  # type: ignore[no-untyped-call]
+
+
+class _Gaussian(torch.autograd.Function):
+    """g and its derivative in closed form, for the same reason as that of the normalisation: it runs at every level."""
+
+    @staticmethod
+    def forward(ctx: Any, corrupted: Tensor, above: Tensor, a: Tensor, shape: tuple[int, ...]) -> Tensor:
+        a1, a2, a3, a4, a5, a6, a7, a8, a9, a10 = (per_unit(row, shape) for row in a.unbind(-2))
+        gate = torch.addcmul(a3, a2, above).sigmoid_()
+        prior = torch.addcmul(a5, a4, above).addcmul_(a1, gate)
+        trust_gate = torch.addcmul(a8, a7, above).sigmoid_()
+        trust = torch.addcmul(a10, a9, above).addcmul_(a6, trust_gate)
+        distance = corrupted - prior
+        ctx.save_for_backward(above, a, gate, trust_gate, trust, distance)
+        ctx.shape = shape
+        return prior.addcmul_(distance, trust)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        above, a, gate, trust_gate, trust, distance = ctx.saved_tensors
+        rows = [per_unit(row, ctx.shape) for row in a.unbind(-2)]
+        (gradient,) = gradients
+        to_corrupted = gradient * trust
+        prior = _backward_of_mixture(gradient - to_corrupted, above, gate, rows[:5], ctx.shape)
+        trusted = _backward_of_mixture(gradient * distance, above, trust_gate, rows[5:], ctx.shape)
+        return to_corrupted, prior[0] + trusted[0], torch.stack(prior[1] + trusted[1], -2), None
+
+
+def _backward_of_mixture(
+    gradient: Tensor, above: Tensor, gate: Tensor, rows: list[Tensor], shape: tuple[int, ...]
+) -> tuple[Tensor, list[Tensor]]:
+    """Through m = a1 s + a4 u + a5, s = sigmoid(a2 u + a3): to u, and to the five parameters."""
+    a1, a2, _, a4, _ = rows
+    dims = batch_dims(shape)
+    inside = (gate - gate.square()).mul_(gradient).mul_(a1)
+    to_above = (gradient * a4).addcmul_(inside, a2)
+    to_rows = [gradient * gate, inside * above, inside, gradient * above, gradient]
+    return to_above, [row.sum(dims) for row in to_rows]
 
 
 class MiniatureMLP(Denoiser):

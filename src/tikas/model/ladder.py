@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from tikas.model.denoisers import DENOISERS
 from tikas.model.layout import all_dims, rows_dim
 from tikas.model.rungs import Dense, Rung
-from tikas.model.statistics import Gathering, Statistics, batch_statistics
+from tikas.model.statistics import Gathering, normalize_batches
 
 Task = Literal["classification", "regression"]
 
@@ -33,24 +33,20 @@ class Costs(NamedTuple):
     denoising: Tensor
 
 
-class Path:
-    """One stream of rows on its way up, with what it leaves behind at every level."""
+class Climb(NamedTuple):
+    """What streams of rows leave behind on their way up.
 
-    def __init__(self, rows: Tensor, noise: Sequence[Tensor] | None, reach: int) -> None:
-        self.hidden = rows
-        self.noise = noise
-        self.reach = reach
-        self.latents: list[Tensor] = []
-        self.statistics: list[Statistics | None] = []
+    For every level z of each stream that came there, and their μ and σ, which the input level has not: it is not
+    normalised. At the top, the scores.
+    """
 
-    def arrive(self, rung: Rung, projected: Tensor, statistics: Statistics | None) -> None:
-        """z = N(projected) + noise; h = φ(γ·(z + β)). The input level has no statistics: it is not normalised."""
-        latent = projected if statistics is None else statistics.normalize(projected)
-        if self.noise is not None:
-            latent = rung.corrupt(latent, self.noise[len(self.latents)])
-        self.latents.append(latent)
-        self.statistics.append(statistics)
-        self.hidden = rung.activate(latent)
+    latents: list[Sequence[Tensor]]
+    statistics: list[tuple[Sequence[Tensor], Sequence[Tensor]]]
+    outputs: Sequence[Tensor]
+
+
+LABELED, CORRUPTED, CLEAN = range(3)
+"""The streams of `Ladder.costs`: labelled rows with noise, unlabelled rows with noise, unlabelled rows without."""
 
 
 class Ladder(nn.Module):
@@ -171,77 +167,88 @@ class Ladder(nn.Module):
         """
         self._check_rows(unlabeled)
         across = rows_dim(self.shapes[0])
-        sizes = [0 if labeled is None else labeled.shape[across], unlabeled.shape[across]]
+        if labeled is None:
+            labeled = unlabeled.narrow(across, 0, 0)
+        self._check_rows(labeled)
+        count = labeled.shape[across] + unlabeled.shape[across]
         if noise is None:
-            noise = self.draw_noise(unlabeled, sum(sizes))
-        self._check_noise(noise, sum(sizes))
-        draws = [torch.split(draw, sizes, rows_dim(shape)) for draw, shape in zip(noise, self.shapes, strict=True)]
+            noise = self.draw_noise(unlabeled, count)
+        self._check_noise(noise, count)
 
-        # Up, side by side: the streams share each product and never their statistics.
-        reach = self.top if self.costed else 0
-        corrupted = Path(unlabeled, [draw[1] for draw in draws], reach)
-        clean = Path(unlabeled, None, max(self.costed, default=0))
-        paths = [corrupted, clean]
-        if labeled is not None:
-            self._check_rows(labeled)
-            paths.insert(0, Path(labeled, [draw[0] for draw in draws], self.top))
-        self._climb(paths)
+        # Up: the corrupted passes and the clean one share each product, and never their statistics.
+        highest = max(self.costed, default=-1)
+        reach = [self.top, self.top if self.costed else -1, highest]
+        climb = self._climb([labeled, unlabeled, unlabeled], reach, noise)
 
-        # Down, from the top to the lowest level that has a cost.
-        denoised = self._descend(corrupted)
+        # Down: every level from the top to the lowest that has a cost.
+        denoised = self._descend(climb, CORRUPTED)
 
-        if labeled is None or targets is None:
-            supervised = unlabeled.new_zeros(unlabeled.shape[:across])
-        else:
-            supervised = self._supervised_cost(paths[0].hidden, targets, weights)
+        supervised = self._supervised_cost(climb.outputs[LABELED], targets, weights)
         denoising = [torch.zeros_like(supervised)] * len(self.rungs)
         total = supervised
         for level in self.costed:
-            denoising[level] = self._denoising_cost(level, clean, denoised[level])
+            denoising[level] = self._denoising_cost(level, climb, denoised[level])
             total = total + self.rungs[level].cost * denoising[level]
         return Costs(total, supervised, torch.stack(denoising, dim=-1))
 
-    def _climb(self, paths: Sequence[Path]) -> None:
-        """The encoder: h₀ = z₀ = x (+ n); zₗ = N(Wₗ hₗ₋₁) (+ n); hₗ = φ(γₗ·(zₗ + βₗ))."""
-        for path in paths:
-            path.arrive(self.rungs[0], path.hidden, None)
-        for level, rung in enumerate(self.rungs[1:], 1):
-            climbing = [path for path in paths if path.reach >= level]
-            below = rows_dim(self.shapes[level - 1])
-            sizes = [path.hidden.shape[below] for path in climbing]
-            projected = rung.up(torch.cat([path.hidden for path in climbing], below))
-            for path, rows in zip(climbing, torch.split(projected, sizes, rows_dim(rung.shape)), strict=True):
-                path.arrive(rung, rows, rung.statistics(rows))
+    def _climb(self, streams: Sequence[Tensor], reach: Sequence[int], noise: Sequence[Tensor]) -> Climb:
+        """The encoder: h₀ = z₀ = x (+ n); zₗ = N(Wₗ hₗ₋₁) (+ n); hₗ = φ(γₗ·(zₗ + βₗ)).
 
-    def _descend(self, corrupted: Path) -> dict[int, Tensor]:
+        Streams that are no longer needed leave from the end; the first ones are corrupted, as many as there is noise.
+        """
+        sizes = [rows.shape[rows_dim(self.shapes[0])] for rows in streams]
+        latents: list[Sequence[Tensor]] = []
+        statistics: list[tuple[Sequence[Tensor], Sequence[Tensor]]] = []
+        hidden = torch.cat(list(streams), rows_dim(self.shapes[0]))
+        for level, rung in enumerate(self.rungs):
+            climbing = [size for size, highest in zip(sizes, reach, strict=True) if highest >= level]
+            latent = _first(hidden, sum(climbing), self.shapes[max(level - 1, 0)])
+            if level == 0:
+                statistics.append(((), ()))
+            else:
+                latent, means, deviations = normalize_batches(rung.up(latent), climbing, rung.shape)
+                statistics.append((means, deviations))
+            latent = rung.corrupt(latent, _first(noise[level], sum(climbing), rung.shape))
+            latents.append(torch.split(latent, climbing, rows_dim(rung.shape)))
+            hidden = rung.activate(latent)
+        return Climb(latents, statistics, torch.split(hidden, climbing, rows_dim(rung.shape)))
+
+    def _descend(self, climb: Climb, stream: int) -> dict[int, Tensor]:
         """The decoder: u_L = N(h̃_L); uₗ = N(Vₗ₊₁ ẑₗ₊₁); ẑₗ = g(z̃ₗ, uₗ). Unnormalised ẑ goes on down."""
         denoised: dict[int, Tensor] = {}
-        above = corrupted.hidden.softmax(-1) if self.task == "classification" else corrupted.hidden
+        if not self.costed:
+            return denoised
+        above = climb.outputs[stream]
+        if self.task == "classification":
+            above = above.softmax(-1)
         for level in self._descent():
             rung = self.rungs[level]
             assert rung.denoiser is not None
-            above = batch_statistics(above, rung.shape).normalize(above)
-            denoised[level] = rung.denoiser(corrupted.latents[level], above)
+            denoised[level] = rung.denoiser(climb.latents[level][stream], rung.normalize(above))
             if rung.back is not None:
                 above = rung.back(denoised[level])
         return denoised
 
-    def _descent(self) -> range:
-        """The levels that the decoder visits, from the top down; none where nothing has a cost."""
-        return range(self.top, self.costed[0] - 1, -1) if self.costed else range(0)
-
-    def _denoising_cost(self, level: int, clean: Path, denoised: Tensor) -> Tensor:
+    def _denoising_cost(self, level: int, climb: Climb, denoised: Tensor) -> Tensor:
         """‖z - (ẑ - μ)/σ‖² per row and unit, with the clean batch's μ and σ."""
-        statistics = clean.statistics[level]
-        estimate = denoised if statistics is None else statistics.normalize(denoised)
-        return (clean.latents[level] - estimate).square().mean(all_dims(self.shapes[level]))
+        if level > 0:
+            means, deviations = climb.statistics[level]
+            denoised = (denoised - means[CLEAN]) / deviations[CLEAN]
+        return (climb.latents[level][CLEAN] - denoised).square().mean(all_dims(self.shapes[level]))
 
-    def _supervised_cost(self, output: Tensor, targets: Tensor, weights: Tensor | None) -> Tensor:
+    def _supervised_cost(self, output: Tensor, targets: Tensor | None, weights: Tensor | None) -> Tensor:
+        """Mean over the labelled rows; zero where there are none."""
+        if targets is None:
+            return output.new_zeros(output.shape[:-2])
         if self.task == "classification":
             cost = -output.log_softmax(-1).gather(-1, targets.unsqueeze(-1)).squeeze(-1)
         else:
             cost = (output - targets).square().mean(-1)
         return cost.mean(-1) if weights is None else (weights * cost).sum(-1) / weights.sum(-1)
+
+    def _descent(self) -> range:
+        """The levels that the decoder visits, from the top down; none where nothing has a cost."""
+        return range(self.top, self.costed[0] - 1, -1) if self.costed else range(0)
 
     def draw_noise(self, rows: Tensor, count: int, generator: torch.Generator | None = None) -> list[Tensor]:
         """Standard-normal noise for `count` rows at every level, of the kind and on the device of `rows`."""
@@ -269,8 +276,7 @@ class Ladder(nn.Module):
         latent = hidden = x
         for rung in self.rungs[1:]:
             projected = rung.up(hidden)
-            statistics = rung.statistics(projected) if self.training else rung.calibrated
-            latent = statistics.normalize(projected)
+            latent = rung.normalize(projected) if self.training else rung.calibrated.normalize(projected)
             hidden = rung.activate(latent)
         return latent, hidden
 
@@ -307,9 +313,7 @@ class Ladder(nn.Module):
         self._check_rows(x)
         if noise is None:
             noise = self.draw_noise(x, x.shape[rows_dim(self.shapes[0])])
-        corrupted = Path(x, noise, self.top)
-        self._climb([corrupted])
-        denoised = self._descend(corrupted)
+        denoised = self._descend(self._climb([x], [self.top], noise), stream=0)
         return [denoised.get(level) for level in range(len(self.rungs))]
 
     def _check_rows(self, x: Tensor) -> None:
@@ -324,6 +328,12 @@ class Ladder(nn.Module):
         expected = [(rows, *shape) for shape in self.shapes]
         if given != expected or len(noise) != len(expected):
             raise ValueError(f"Got noise of shapes {given}; expected one tensor for each level: {expected}.")
+
+
+def _first(x: Tensor, count: int, shape: tuple[int, ...]) -> Tensor:
+    """The first `count` rows, or all if there are no more than that."""
+    rows = rows_dim(shape)
+    return x if x.shape[rows] <= count else x.narrow(rows, 0, count)
 
 
 def _check(

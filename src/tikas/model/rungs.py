@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from tikas.model.denoisers import DENOISERS, Denoiser
-from tikas.model.layout import per_unit
-from tikas.model.statistics import Statistics, batch_statistics, calibrated_statistics
+from tikas.model.layout import per_unit, rows_dim
+from tikas.model.statistics import Statistics, calibrated_statistics, normalize_batches
 
 
 class Activation(NamedTuple):
@@ -107,18 +107,20 @@ class Rung(nn.Module):
         if self.back is not None:
             self.back.reset(generator)
 
-    def statistics(self, projected: Tensor) -> Statistics:
-        """The batch's own mean and deviation."""
-        return batch_statistics(projected, self.shape)
+    def normalize(self, batch: Tensor) -> Tensor:
+        """One batch, normalised with its own statistics."""
+        return normalize_batches(batch, [batch.shape[rows_dim(self.shape)]], self.shape)[0]
 
     @property
     def calibrated(self) -> Statistics:
         """The mean and deviation that `Ladder.calibrate` gathered."""
         return calibrated_statistics(self.mean, self.deviation, self.shape)
 
-    def corrupt(self, clean: Tensor, noise: Tensor) -> Tensor:
-        """Add this level's noise, drawn with unit deviation."""
-        return clean + self.noise * noise
+    def corrupt(self, latent: Tensor, noise: Tensor) -> Tensor:
+        """Add this level's noise, drawn with unit deviation, to as many of the first rows as it was drawn for."""
+        rows = rows_dim(self.shape)
+        corrupted, clean = torch.split(latent, [noise.shape[rows], latent.shape[rows] - noise.shape[rows]], rows)
+        return torch.cat([corrupted + self.noise * noise, clean], rows)
 
     def activate(self, normalized: Tensor) -> Tensor:
         """h = φ(γ·(z + β))."""

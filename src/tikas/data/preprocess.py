@@ -1,0 +1,162 @@
+"""Checks of scale: a ladder's noise has a fixed size, so its rows should be of about unit size."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+BLOCK_ROWS = 4096
+MOST_NAMED = 5
+
+
+class ScaleWarning(UserWarning):
+    """The columns are not of about unit size, or some carry nothing."""
+
+
+class _Columns(NamedTuple):
+    """What is known of each column."""
+
+    lowest: NDArray[np.float64]
+    highest: NDArray[np.float64]
+    mean: NDArray[np.float64]
+    deviation: NDArray[np.float64]
+
+
+def check_scale(X: NDArray[Any], columns: Sequence[str] | None = None) -> None:
+    """Warn where the scale of the rows would keep a ladder from learning.
+
+    A ladder adds noise of deviation 0.3 or so to its input, and asks for the input back. Where the values run to 255
+    that noise is nothing, and where they differ by 0.001 it is everything. Nothing is changed here: what to do is said
+    in the warning. Columns that are zero in every row are ordinary (blank borders, categories that did not occur) and
+    pass in silence.
+
+    Parameters
+    ----------
+    X : ndarray of numbers, shape (n, d) or (n, ...)
+        Finite values. Beyond two dimensions, all but the first are taken together.
+    columns : sequence of str, optional
+        The names of the columns, for the warnings.
+
+    Raises
+    ------
+    ValueError
+        If every column holds one value in all rows, so that nothing can be learned.
+
+    Warns
+    -----
+    ScaleWarning
+        At most once each: for pixels or counts that were not divided by their maximum; for columns far from unit size,
+        all of them too small included; for columns constant at a value other than zero.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> import numpy as np
+    >>> from tikas.data.preprocess import check_scale
+    >>> pixels = np.random.default_rng(0).integers(0, 256, size=(100, 64))
+    >>> check_scale(pixels / 255)
+    >>> with warnings.catch_warnings(record=True) as caught:
+    ...     warnings.simplefilter("always")
+    ...     check_scale(pixels)
+    >>> print(caught[0].message)
+    The values of X run from 0 to 255, like pixels or counts that were not scaled. ... Divide them by their maximum
+    (X / 255), or put scikit-learn's MinMaxScaler before the ladder in a Pipeline.
+    """
+    X = np.asarray(X)
+    X = X.reshape(len(X), -1)
+    if len(X) < 2:
+        return  # one row has no scale
+    found = _describe(X)
+    varying = found.highest > found.lowest
+    if not varying.any():
+        raise ValueError(
+            f"Each of the {X.shape[1]} columns of X holds a single value in all {len(X)} rows, so there is nothing to "
+            f"learn from. Check how the rows were read or preprocessed."
+        )
+    messages = (
+        _unscaled_pixels(X, found, varying) or _far_from_unit_size(X, found, varying, columns),
+        _constant_columns(found, varying, columns),
+    )
+    for message in messages:
+        if message:
+            warnings.warn(message, ScaleWarning, stacklevel=3)  # the line that came through the door
+
+
+def _describe(X: NDArray[Any]) -> _Columns:
+    mean = X.mean(axis=0, dtype=np.float64)
+    squares = np.zeros(X.shape[1])
+    for start in range(0, len(X), BLOCK_ROWS):  # in blocks: a float64 copy of all rows may not fit
+        squares += np.square(X[start : start + BLOCK_ROWS] - mean).sum(axis=0)
+    lowest, highest = X.min(axis=0).astype(np.float64), X.max(axis=0).astype(np.float64)
+    return _Columns(lowest, highest, mean, np.sqrt(squares / len(X)))
+
+
+def _unscaled_pixels(X: NDArray[Any], found: _Columns, varying: NDArray[np.bool_]) -> str | None:
+    """Pixels and counts start at zero or are whole numbers, and most columns reach high into one common range."""
+    low, high = found.lowest.min(), found.highest.max()
+    reaches_high = found.highest[varying] >= high / 2
+    if low < 0 or high > 255 or found.deviation.max() <= 2 or reaches_high.mean() <= 0.5:
+        return None
+    if low > high / 100 and not np.all(np.rint(X) == X):
+        return None
+    divisor = 255.0 if high > 128 else high
+    return (
+        f"The values of X run from {low:g} to {high:g}, like pixels or counts that were not scaled. A ladder's usual "
+        f"noise of 0.3 assumes values of about unit size. Divide them by their maximum (X / {divisor:g}), or put "
+        f"scikit-learn's MinMaxScaler before the ladder in a Pipeline."
+    )
+
+
+def _far_from_unit_size(
+    X: NDArray[Any], found: _Columns, varying: NDArray[np.bool_], columns: Sequence[str] | None
+) -> str | None:
+    deviation, mean = found.deviation, np.abs(found.mean)
+    largest = deviation.max()
+    if largest < 0.01:
+        finding, offenders = "The columns of X hardly vary", varying
+    else:
+        finding = "Columns of X are far from unit size"
+        offenders = varying & ((deviation > 10) | (mean > 10 * deviation + 10))
+        if largest > 100 * np.median(deviation[varying]) and not _all_zero_or_one(X):
+            offenders |= varying & (deviation < min(largest / 100, 0.1))
+    if not offenders.any():
+        return None
+    size = np.where(offenders, np.maximum(mean, deviation), 1)
+    farthest_first = np.argsort(-np.abs(np.log(size)), kind="stable")
+    named = [
+        f"{_name(column, columns)} (mean {found.mean[column]:.3g}, deviation {deviation[column]:.3g})"
+        for column in farthest_first[: min(MOST_NAMED, offenders.sum())]
+    ]
+    return (
+        f"{finding}: {_listed(named, offenders.sum())}. A ladder's usual noise of 0.3 assumes a deviation of about 1. "
+        f"Put scikit-learn's StandardScaler before the ladder in a Pipeline."
+    )
+
+
+def _all_zero_or_one(X: NDArray[Any]) -> bool:
+    """Indicators keep their scale however rare they are, though rare ones have a small deviation."""
+    return bool(np.all((X == 0) | (X == 1)))
+
+
+def _constant_columns(found: _Columns, varying: NDArray[np.bool_], columns: Sequence[str] | None) -> str | None:
+    constant = np.flatnonzero(~varying & (found.lowest != 0))
+    if not constant.size:
+        return None
+    named = [f"{_name(column, columns)} (always {found.lowest[column]:g})" for column in constant[:MOST_NAMED]]
+    return (
+        f"Columns of X are constant and carry nothing: {_listed(named, constant.size)}. "
+        f"Drop them, for instance with scikit-learn's VarianceThreshold."
+    )
+
+
+def _name(column: int, columns: Sequence[str] | None) -> str:
+    return f"X[:, {column}]" if columns is None else repr(str(columns[column]))
+
+
+def _listed(named: list[str], n_found: int) -> str:
+    more = f" and {n_found - len(named)} more" if n_found > len(named) else ""
+    return ", ".join(named) + more

@@ -1,0 +1,311 @@
+"""A user's own rows, read from a file: CSV, TSV, NumPy arrays, Parquet."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import math
+import os
+import zipfile
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn, TextIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+UNLABELED = frozenset({"", "?", "NA", "nan", "NaN", "NAN", "-1"})
+MISSING = UNLABELED - {"-1"}
+IMPUTE = "Fill missing values in first (scikit-learn's SimpleImputer), or leave such rows out."
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Rows from a file.
+
+    Parameters
+    ----------
+    x : ndarray of float32, shape (n, d)
+        The feature columns, finite; an array file of more dimensions keeps them, (n, ...).
+    y : ndarray of shape (n,) or None
+        The labels: whole numbers, numbers or strings. Where some rows are unlabelled it is an object array that holds
+        ``None`` for those. ``None`` altogether where the file has no labels or no target was named.
+    columns : tuple of str or None
+        The names of the feature columns, where the file names them.
+    """
+
+    x: NDArray[np.float32]
+    y: NDArray[Any] | None
+    columns: tuple[str, ...] | None
+
+
+def read_table(path: str | os.PathLike[str], target: str | None = None) -> Table:
+    """Read rows, and their labels where a target is named, from a file.
+
+    Parameters
+    ----------
+    path : path
+        A ``.csv`` or ``.tsv`` file (its first line is a header if any field there is not a number), a ``.npy`` array
+        with rows first, a ``.npz`` file with the array ``x`` and perhaps ``y``, or a ``.parquet`` file.
+    target : str, optional
+        The column that holds the labels, by its name in the header; in a ``.npz`` file, the array that does, ``y``
+        unless named. An empty field, ``?``, ``NA``, ``nan`` and ``-1`` mark an unlabelled row.
+
+    Returns
+    -------
+    Table
+
+    Raises
+    ------
+    FileNotFoundError, IsADirectoryError
+        If there is no such file.
+    ValueError
+        If the file does not hold a table of finite numbers. The message names the line and the column.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from tikas.data.tables import read_table
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder, "flowers.csv")
+    ...     _ = path.write_text("length,width,kind\\n5.1,3.5,iris\\n4.9,3.0,?\\n")
+    ...     table = read_table(path, target="kind")
+    >>> table.columns, table.x.shape
+    (('length', 'width'), (2, 2))
+    >>> table.y
+    array(['iris', None], dtype=object)
+    """
+    path = Path(path)
+    readers = {
+        ".csv": _read_text,
+        ".tsv": _read_text,
+        ".npy": _read_arrays,
+        ".npz": _read_arrays,
+        ".parquet": _read_parquet,
+    }
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a folder; expected a file. Name one of the files in it.")
+    if not path.exists():
+        raise FileNotFoundError(f"{path} does not exist. Check the spelling and the folder it is looked for in.")
+    reader = readers.get(path.suffix.lower())
+    if reader is None:
+        raise ValueError(f"{path} has the suffix {path.suffix!r}; expected one of {', '.join(readers)}.")
+    if path.stat().st_size == 0:
+        raise ValueError(f"{path} is empty; expected rows of numbers.")
+    return reader(path, target)
+
+
+def _read_text(path: Path, target: str | None) -> Table:
+    with path.open("rb") as file:
+        if b"\0" in file.read(4096):
+            raise ValueError(f"{path} is not a text file. Save the table as UTF-8 text, or mind its suffix.")
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            return _parse(path, file, target)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8 text ({error}). Save the table as UTF-8.") from error
+
+
+def _parse(path: Path, file: TextIO, target: str | None) -> Table:
+    records = _records(path, file)
+    first = next(records, None)
+    if first is None:
+        raise ValueError(f"{path} holds blank lines only; expected rows of numbers.")
+    names = None
+    if any(field.strip() not in MISSING and math.isnan(_number(field)) for field in first[1]):
+        names = [field.strip() or f"column {place}" for place, field in enumerate(first[1], start=1)]
+    else:
+        records = itertools.chain([first], records)
+    if target is not None and names is None:
+        raise ValueError(
+            f"{path} has no header line, so the target {target!r} cannot be found in it. Add a line with column names."
+        )
+    place = None if target is None or names is None else _place_of(target, names, path)
+    columns = None if names is None else [name for i, name in enumerate(names) if i != place]
+
+    rows, labels = [], []
+    for line, fields in records:
+        if len(fields) != len(first[1]):
+            raise ValueError(
+                f"{path}, line {line}: {len(fields)} fields, but line {first[0]} has {len(first[1])}. "
+                f"Every line needs as many; quote a field that holds the separator."
+            )
+        if place is not None:
+            labels.append(fields.pop(place))
+        rows.append(_row(path, line, fields, columns))
+    if not rows:
+        raise ValueError(f"{path} has a header line but no rows under it.")
+    return Table(
+        x=_with_features(np.stack(rows), path),
+        y=_labels(labels) if place is not None else None,
+        columns=None if columns is None else tuple(columns),
+    )
+
+
+def _records(path: Path, file: TextIO) -> Iterator[tuple[int, list[str]]]:
+    """Yield each record that is not blank, with the line it begins on."""
+    opening = file.readline()
+    file.seek(0)
+    delimiter = "\t" if path.suffix.lower() == ".tsv" or ("\t" in opening and "," not in opening) else ","
+    if delimiter not in opening and ";" in opening:
+        raise ValueError(f"{path} separates its fields by semicolons. Save it with commas or tabs.")
+    reader = csv.reader(file, delimiter=delimiter, strict=True)
+    line = 1
+    try:
+        for fields in reader:
+            if len(fields) > 1 or any(field.strip() for field in fields):
+                yield line, fields
+            line = reader.line_num + 1
+    except csv.Error as error:
+        raise ValueError(f"{path}, line {line}: {error}. Check the quotes in and after that line.") from error
+
+
+def _row(path: Path, line: int, fields: list[str], columns: Sequence[str] | None) -> NDArray[np.float32]:
+    with np.errstate(over="ignore"):
+        row = np.array([_number(field) for field in fields], dtype=np.float32)
+    if not np.isfinite(row).all():
+        bad = int(np.argmin(np.isfinite(row)))
+        column = f"column {bad + 1}" if columns is None else f"column {columns[bad]!r}"
+        _refuse(f"{path}, line {line}, {column}", fields[bad].strip())
+    return row
+
+
+def _refuse(place: str, value: str) -> NoReturn:
+    if value in MISSING:
+        raise ValueError(f"{place}: the value is missing ({value!r}). {IMPUTE}")
+    raise ValueError(
+        f"{place}: {value!r} is not a finite number (in single precision). Features must be numbers; if the column "
+        f"holds the labels, name it as the target."
+    )
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def _place_of(target: str, names: list[str], path: Path) -> int:
+    if names.count(target) != 1:
+        found = "is there more than once" if target in names else "is not there"
+        raise ValueError(
+            f"{path}: the target column {target!r} {found}. Its columns: {', '.join(names[:20])}"
+            f"{', …' if len(names) > 20 else ''}."
+        )
+    return names.index(target)
+
+
+def _labels(texts: Iterable[str]) -> NDArray[Any]:
+    """Make labels of their texts: whole numbers if all are, else numbers if all are, else strings."""
+    stripped = [text.strip() for text in texts]
+    known = [text for text in stripped if text not in UNLABELED]
+    values = iter(_converted(known))
+    labels = [None if text in UNLABELED else next(values) for text in stripped]
+    if any(isinstance(label, int) for label in labels):
+        labels = [None if label == -1 else label for label in labels]  # −1.0, as a column with gaps may spell it
+    if None not in labels:
+        return np.array(labels)
+    y = np.empty(len(labels), dtype=object)
+    y[:] = labels
+    return y
+
+
+def _converted(texts: list[str]) -> list[Any]:
+    numbers = [_number(text) for text in texts]
+    if not all(math.isfinite(number) for number in numbers):
+        return texts
+    if not all(number.is_integer() for number in numbers):
+        return numbers
+    if any(abs(number) >= 2**53 for number in numbers):
+        return texts  # identifiers: a float would make neighbours equal
+    return [int(number) for number in numbers]
+
+
+def _read_arrays(path: Path, target: str | None) -> Table:
+    arrays = _loaded(path)
+    y_name = target or "y"
+    rest = [name for name in arrays if name != y_name]
+    x_name = "x" if "x" in rest else rest[0] if len(rest) == 1 else None
+    if x_name is None:
+        raise ValueError(
+            f"{path} holds the arrays {', '.join(arrays) or '(none)'}; expected one named x, or a single one."
+        )
+    if target is not None and target not in arrays:
+        raise ValueError(
+            f"{path} has no array {target!r} for the target; it has {', '.join(arrays)}. "
+            f"Save rows and labels together: numpy.savez('rows.npz', x=rows, {target}=labels)."
+        )
+    x = _finite(arrays[x_name], f"{path}, array {x_name!r}")
+    y = arrays.get(y_name)
+    if y is not None and y.shape != x.shape[:1]:
+        raise ValueError(f"{path}: {y_name} has shape {y.shape} but there are {len(x)} rows. Save one label per row.")
+    return Table(x, y=None if y is None else _labels(y.astype(str).tolist()), columns=None)
+
+
+def _loaded(path: Path) -> dict[str, NDArray[Any]]:
+    try:
+        with path.open("rb") as file:
+            loaded = np.load(file, allow_pickle=False)
+            return {"x": loaded} if isinstance(loaded, np.ndarray) else dict(loaded)
+    except (ValueError, EOFError, OSError, zipfile.BadZipFile) as error:
+        raise ValueError(
+            f"{path} does not hold plain NumPy arrays ({error}). Save them with numpy.save or numpy.savez, "
+            f"without Python objects in them."
+        ) from error
+
+
+def _finite(array: NDArray[Any], place: str) -> NDArray[np.float32]:
+    if array.ndim < 2:
+        raise ValueError(f"{place} has shape {array.shape}; expected rows and columns, (n, d) or (n, ...).")
+    if array.dtype.kind not in "fiub":
+        raise ValueError(f"{place} is of type {array.dtype}; expected numbers.")
+    with np.errstate(over="ignore"):
+        x = _with_features(array.astype(np.float32), place)
+    if not np.isfinite(x).all():
+        index = np.unravel_index(np.argmin(np.isfinite(x)), x.shape)
+        _refuse(f"{place}, at {[int(i) for i in index]}", str(array[index]))
+    return x
+
+
+def _with_features(x: NDArray[np.float32], place: Path | str) -> NDArray[np.float32]:
+    if x.size == 0:
+        raise ValueError(f"{place} has shape {x.shape}; expected at least one row and one feature column.")
+    return x
+
+
+def _read_parquet(path: Path, target: str | None) -> Table:
+    try:
+        import pandas as pd
+
+        frame = pd.read_parquet(path)
+    except ImportError as error:
+        raise ValueError(f"{path} needs pandas and pyarrow to be read: pip install pandas pyarrow.") from error
+    except (ValueError, OSError) as error:  # pyarrow's errors are ValueErrors or OSErrors
+        raise ValueError(f"{path} is not a readable Parquet file ({error}).") from error
+    names = [str(name) for name in frame.columns]
+    place = None if target is None else _place_of(target, names, path)
+    features, columns = [], []
+    for i, name in enumerate(names):
+        if i == place:
+            continue
+        column = frame.iloc[:, i]
+        if not pd.api.types.is_numeric_dtype(column):
+            raise ValueError(
+                f"{path}, column {name!r} is of type {column.dtype}; expected numbers. "
+                f"Encode it as numbers, or name it as the target if it holds the labels."
+            )
+        values = column.to_numpy(dtype=np.float64, na_value=np.nan)
+        if not np.isfinite(values).all():
+            bad = int(np.argmin(np.isfinite(values)))
+            _refuse(f"{path}, row {bad} (counted from 0), column {name!r}", str(values[bad]))
+        features.append(values)
+        columns.append(name)
+    x = np.stack(features, axis=1) if features else np.empty((len(frame), 0))
+    labels = None
+    if place is not None:
+        given = frame.iloc[:, place]
+        labels = _labels("" if gap else str(value) for value, gap in zip(given, given.isna(), strict=True))
+    return Table(_finite(x, str(path)), labels, tuple(columns))

@@ -1,0 +1,145 @@
+"""Rows of about unit size pass in silence; others get one warning that says what to do."""
+
+import warnings
+
+import numpy as np
+import pytest
+from sklearn import datasets
+from sklearn.preprocessing import StandardScaler
+
+from tikas.data.preprocess import ScaleWarning, check_scale
+from tikas.data.sources import load
+
+NORMAL = np.random.default_rng(0).normal(size=(200, 6))
+
+
+def warnings_of(X, columns=None):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        check_scale(X, columns)
+    assert all(warning.category is ScaleWarning for warning in caught)
+    return [str(warning.message) for warning in caught]
+
+
+def unit_norm_embeddings(dimensions):
+    rows = np.random.default_rng(0).normal(size=(300, dimensions))
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+def rare_indicators():
+    return (np.random.default_rng(0).random((20_000, 60)) < np.geomspace(1e-5, 0.5, 60)).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    "X",
+    [
+        pytest.param(load("digits").train_x, id="digits"),
+        pytest.param(load("digits").train_x[:10], id="ten-digits"),
+        pytest.param(NORMAL, id="normal"),
+        pytest.param(np.abs(NORMAL) % 1, id="uniform"),
+        pytest.param(StandardScaler().fit_transform(datasets.load_breast_cancer().data), id="standardised"),
+        pytest.param(datasets.load_iris().data, id="iris"),
+        pytest.param(unit_norm_embeddings(384), id="embeddings"),
+        pytest.param(unit_norm_embeddings(4096), id="wide-embeddings"),
+        pytest.param(rare_indicators(), id="rare-indicators"),
+        pytest.param(np.hstack([NORMAL, np.zeros((200, 3))]), id="constant-zeros"),
+        pytest.param(np.random.default_rng(0).integers(1, 6, (200, 10)), id="answers-from-1-to-5"),
+        pytest.param(np.ones((1, 4)), id="one-row"),
+    ],
+)
+def test_rows_of_about_unit_size_pass_in_silence(X):
+    assert warnings_of(X) == []
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_data_that_scikit_learn_tests_with_passes_in_silence(seed):
+    X_blobs, _ = datasets.make_blobs(n_samples=60, centers=2 + seed % 4, n_features=1 + seed % 8, random_state=seed)
+    X_classes, _ = datasets.make_classification(n_samples=80, random_state=seed)
+    assert warnings_of(X_blobs) + warnings_of(X_classes) == []
+
+
+@pytest.mark.parametrize(
+    ("factor", "kind", "division"), [(255, np.uint8, "X / 255"), (255, float, "X / 255"), (16, int, "X / 16")]
+)
+def test_pixels_that_were_not_scaled_are_told_to_be_divided(factor, kind, division):
+    (message,) = warnings_of((load("digits").train_x * factor).astype(kind))
+    assert f"run from 0 to {factor}," in message
+    assert division in message
+    assert "MinMaxScaler" in message
+
+
+def test_scaled_pixels_given_as_images_are_flattened_first():
+    (message,) = warnings_of(load("digits").train_x[:50] * 255)
+    assert "run from 0 to 255," in message
+
+
+def test_a_few_wild_columns_are_named_with_their_deviation():
+    scales = np.array([1, 1, 5000, 1, 1, 1])
+    (message,) = warnings_of(NORMAL * scales, ["age", "b", "income", "d", "e", "f"])
+    assert "'income' (mean" in message
+    assert "deviation 5" in message
+    assert "StandardScaler" in message
+    assert "'age'" not in message
+
+
+def test_at_most_five_wild_columns_are_named():
+    (message,) = warnings_of(NORMAL * 100)
+    assert message.count("X[:, ") == 5
+    assert "and 1 more" in message
+
+
+def test_a_column_far_from_zero_is_named():
+    X = NORMAL.copy()
+    X[:, 3] += 2000
+    (message,) = warnings_of(X)
+    assert "X[:, 3] (mean 2e+03" in message
+    assert message.count("X[:, ") == 1
+
+
+def test_columns_drowned_by_the_largest_are_the_ones_named():
+    (message,) = warnings_of(NORMAL * [1, 1, 0.001, 0.001, 0.001, 0.001], list("abcdef"))
+    assert "'c'" in message
+    assert "'a'" not in message
+
+
+def test_rows_that_hardly_vary_are_told_to_be_standardised():
+    (message,) = warnings_of(NORMAL * 1e-4)
+    assert "hardly vary" in message
+    assert "StandardScaler" in message
+
+
+def test_columns_constant_at_a_value_other_than_zero_are_named():
+    X = np.hstack([NORMAL, np.zeros((200, 1)), np.full((200, 7), 2.5)])
+    (message,) = warnings_of(X)
+    assert "X[:, 7] (always 2.5)" in message
+    assert "X[:, 6]" not in message
+    assert "and 2 more" in message
+    assert "VarianceThreshold" in message
+
+
+def test_each_kind_warns_once():
+    X = np.hstack([NORMAL * 1000, np.ones((200, 1))])
+    assert len(warnings_of(X)) == 2
+
+
+@pytest.mark.parametrize("value", [0.0, 3.0])
+def test_rows_that_are_all_alike_are_refused(value):
+    with pytest.raises(ValueError, match="Each of the 4 columns of X holds a single value in all 10 rows"):
+        check_scale(np.full((10, 4), value))
+
+
+def test_the_warning_points_at_the_line_that_came_through_the_door():
+    def door(X):
+        check_scale(X)
+
+    with pytest.warns(ScaleWarning) as caught:
+        door(NORMAL * 1000)
+    assert caught[0].filename == __file__
+    assert caught[0].lineno == door.__code__.co_firstlineno + 4
+
+
+def test_rows_given_are_left_as_they_were():
+    X = NORMAL * 1000
+    before = X.copy()
+    warnings_of(X)
+    np.testing.assert_array_equal(X, before)

@@ -1,0 +1,133 @@
+"""Labelled rows are balanced, held-out rows are apart, and both depend on the seed alone."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tikas.data.splits import split
+
+MIXED = np.array([0, 1, 2] * 20 + [-1] * 15)
+
+
+@st.composite
+def possible_splits(draw):
+    n_classes = draw(st.integers(1, 6))
+    rows_per_class = draw(st.integers(3, 15))
+    validation = draw(st.integers(0, rows_per_class // 3))  # small enough to leave every class its share
+    labels = draw(st.integers(n_classes, n_classes * (rows_per_class - validation)))
+    unknown = draw(st.integers(0, 20))
+    order = np.random.default_rng(draw(st.integers(0, 100)))
+    y = np.concatenate([np.repeat(np.arange(n_classes), rows_per_class), np.full(unknown, -1)])
+    return order.permutation(y), labels, validation, draw(st.integers(0, 2**40))
+
+
+@settings(max_examples=60, deadline=None)
+@given(possible_splits())
+def test_a_split_is_balanced_apart_and_repeatable(case):
+    y, labels, validation, seed = case
+    rows = split(y, labels, validation=validation, seed=seed)
+
+    counts = np.bincount(y[rows.labeled], minlength=y.max() + 1)
+    remaining = np.count_nonzero(y >= 0) - validation
+    assert counts.sum() == labels
+    assert counts.max() - counts.min() <= 1 or labels == remaining
+    assert len(np.unique(rows.labeled)) == labels
+    assert len(rows.validation) == validation
+    assert np.all(y[rows.validation] >= 0)
+    assert set(rows.labeled) <= set(rows.unlabeled)
+    assert sorted([*rows.unlabeled, *rows.validation]) == list(range(len(y)))
+
+    again = split(y, labels, validation=validation, seed=seed)
+    for name in ("labeled", "unlabeled", "validation"):
+        assert getattr(rows, name).dtype == np.int64
+        np.testing.assert_array_equal(getattr(rows, name), getattr(again, name))
+
+
+def test_seeds_choose_different_rows():
+    chosen = {tuple(sorted(split(MIXED, 6, seed=seed).labeled)) for seed in range(20)}
+    held_out = {tuple(split(MIXED, 6, validation=10, seed=seed).validation) for seed in range(20)}
+    assert len(chosen) == len(held_out) == 20
+
+
+def test_a_seed_chooses_the_rows_it_always_chose():
+    rows = split(MIXED, 6, validation=4, seed=0)
+    assert rows.labeled.tolist() == [32, 57, 52, 0, 26, 25]
+    assert rows.validation.tolist() == [29, 33, 51, 58]
+
+
+def test_the_remainder_goes_to_different_classes_under_different_seeds():
+    luckiest = {int(np.argmax(np.bincount(MIXED[split(MIXED, 7, seed=seed).labeled]))) for seed in range(30)}
+    assert luckiest == {0, 1, 2}
+
+
+def test_few_labels_are_a_part_of_many():
+    few, many = (split(MIXED, labels, validation=5, seed=3) for labels in (6, 13))
+    assert set(few.labeled) < set(many.labeled)
+
+
+def test_held_out_rows_do_not_depend_on_the_number_of_labels():
+    few, many = (split(MIXED, labels, validation=9, seed=3) for labels in (6, 30))
+    np.testing.assert_array_equal(few.validation, many.validation)
+
+
+def test_no_number_of_labels_means_all_of_them_however_unbalanced():
+    y = np.array([0] * 9 + [1] * 2 + [-1] * 4)
+    assert sorted(split(y, None).labeled) == list(range(11))
+    assert sorted(split(y, 11).labeled) == list(range(11))
+
+
+def test_rows_without_a_label_are_looked_at_but_never_labelled_or_held_out():
+    rows = split(MIXED, None, validation=20, seed=1)
+    unknown = set(np.flatnonzero(MIXED == -1))
+    assert unknown <= set(rows.unlabeled)
+    assert not unknown & (set(rows.labeled) | set(rows.validation))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"labels": 61}, "61 labels were asked for but 60 are there"),
+        ({"labels": 60, "validation": 1}, "60 labels were asked for but 59 are there"),
+        ({"labels": 2}, "2 labels cannot cover 3 classes"),
+        ({"labels": 0}, "0 labels cannot cover 3 classes"),
+        ({"labels": -1}, "labels=-1 was given"),
+        ({"labels": 6, "validation": -2}, "validation=-2 was given"),
+        ({"labels": 6, "seed": -3}, "seed=-3 was given"),
+        ({"labels": None, "validation": 58}, "validation=58 rows cannot be held out of 60"),
+    ],
+)
+def test_counts_that_cannot_be_had_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        split(MIXED, **arguments)
+
+
+def test_a_class_with_too_few_rows_is_named_with_its_count():
+    with pytest.raises(ValueError, match=r"Class 1 has 2 labelled rows to train on, but 4 are needed"):
+        split(np.array([0] * 9 + [1] * 2), 8)
+
+
+def test_a_class_that_was_held_out_altogether_is_named():
+    y = np.array([0] * 50 + [1])
+    seed = next(seed for seed in range(50) if 50 in _held_out(y, seed))
+    with pytest.raises(ValueError, match=r"Class 1 has 0 labelled rows"):
+        split(y, None, validation=25, seed=seed)
+
+
+def _held_out(y, seed):
+    return split(np.zeros_like(y), None, validation=25, seed=seed).validation
+
+
+@pytest.mark.parametrize(
+    ("y", "message"),
+    [
+        (np.array([0.0, 1.0]), "type float64; expected one whole number per row"),
+        (np.array([[0, 1]]), r"shape \(1, 2\)"),
+        (np.array(["a", "b"]), "expected one whole number per row"),
+        (np.array([-1, -1]), "None of the 2 rows has a known label"),
+        (np.array([0, 1, -2]), "y holds -2"),
+    ],
+)
+def test_labels_that_are_not_classes_are_refused(y, message):
+    with pytest.raises(ValueError, match=message):
+        split(y, None)
