@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from tikas.estimators import LadderClassifier, LadderRegressor, load
+    from tikas.estimators import LadderClassifier, LadderRegressor
     from tikas.model.ladder import Costs, Ladder
     from tikas.model.rungs import Dense
+    from tikas.saving import load
 
 __all__ = ["Costs", "Dense", "Ladder", "LadderClassifier", "LadderRegressor", "__version__", "load"]
 
@@ -22,7 +23,7 @@ _HOMES = {
     "Ladder": "tikas.model.ladder",
     "LadderClassifier": "tikas.estimators",
     "LadderRegressor": "tikas.estimators",
-    "load": "tikas.estimators",
+    "load": "tikas.saving",
 }
 
 

@@ -120,9 +120,9 @@ class Streams:
 
     def _draw_noise(self) -> list[Tensor]:
         count = self.labeled_batch_size + self.batch_size
-        rows = self.examples.rows
+        like = self.examples.rows.new_empty(0)
         return [
-            _stack([torch.randn(count, *shape, generator=draw, dtype=rows.dtype, device=rows.device) for draw in self.noise])
+            _stack([like.new_empty(count, *shape).normal_(generator=draw) for draw in self.noise])
             for shape in self.shapes
         ]
 

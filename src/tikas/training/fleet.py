@@ -1,20 +1,19 @@
 """Many seeds as one program: ladders of one shape stacked into one, and the update that trains them together."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 
 import torch
 from torch import Tensor, nn
 
-from tikas.data.streams import Examples, generator
-from tikas.model.ladder import Costs, Ladder
+from tikas.data.streams import Batch, generator
+from tikas.model.ladder import Ladder
 from tikas.model.rungs import Dense
-from tikas.data.streams import Batch
 from tikas.training.recipe import Recipe
 
 
-def build_ladder(recipe: Recipe, input_shape: Sequence[int], outputs: int, seed: int) -> Ladder:
-    """The ladder that a recipe describes, with the first weights of this seed."""
+def build_ladder(recipe: Recipe, input_shape: Sequence[int], outputs: int, seed: int | None) -> Ladder:
+    """The ladder that a recipe describes, with the first weights of this seed (or of none in particular)."""
     return Ladder(
         input_shape=input_shape,
         rungs=[*(Dense(units, activation=recipe.activation) for units in recipe.network), Dense(outputs)],
@@ -22,7 +21,7 @@ def build_ladder(recipe: Recipe, input_shape: Sequence[int], outputs: int, seed:
         costs=recipe.levels_of_costs(),
         denoiser=recipe.denoiser,
         task=recipe.task,
-        generator=generator(seed, "weights"),
+        generator=None if seed is None else generator(seed, "weights"),
     )
 
 
@@ -33,11 +32,55 @@ def stack(ladders: Sequence[Ladder]) -> Ladder:
     """
     if len(ladders) == 1:
         return deepcopy(ladders[0])
-    return _rebuild(ladders[0], [torch.stack(tensors) for tensors in zip(*map(_tensors, ladders), strict=True)])
+    states = [ladder.state_dict() for ladder in ladders]
+    return _with_tensors(ladders[0], {name: torch.stack([state[name] for state in states]) for name in states[0]})
 
 
 def unstack(fleet: Ladder, members: int) -> list[Ladder]:
     """The members of a stacked ladder, each on its own again."""
     if members == 1:
         return [deepcopy(fleet)]
-    return [_rebuild(fleet, [tensor[member].clone() for tensor in _tensors(fleet)]) for member in range(members)]
+    state = fleet.state_dict()
+    return [_with_tensors(fleet, {name: state[name][member].clone() for name in state}) for member in range(members)]
+
+
+def _with_tensors(ladder: Ladder, tensors: Mapping[str, Tensor]) -> Ladder:
+    """A copy of a ladder that holds other tensors, of other shapes, under the same names."""
+    copy = deepcopy(ladder)
+    parameters = {name for name, _ in copy.named_parameters()}
+    for name, tensor in tensors.items():
+        module, _, leaf = name.rpartition(".")
+        setattr(copy.get_submodule(module), leaf, nn.Parameter(tensor) if name in parameters else tensor)
+    return copy
+
+
+class Fleet:
+    """Ladders that learn together: one stacked ladder, one optimiser, one update for all of them.
+
+    Parameters
+    ----------
+    ladders
+        The members, all of one shape, on the device to train on.
+    recipe
+        What they have in common.
+    """
+
+    def __init__(self, ladders: Sequence[Ladder], recipe: Recipe) -> None:
+        self.recipe = recipe
+        self.members = len(ladders)
+        self.ladder = stack(ladders).train()
+        self.optimizer = torch.optim.Adam(self.ladder.parameters(), lr=recipe.learning_rate, fused=True)
+
+    def update(self, batch: Batch, rate: float) -> Tensor:
+        """Take one step at this learning rate; the costs before it, ``(*members, 1 + levels)``, supervised first."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        costs = self.ladder.costs(**batch._asdict())
+        self.optimizer.zero_grad()
+        costs.total.sum().backward()
+        self.optimizer.step()
+        return torch.cat([costs.supervised.detach().unsqueeze(-1), costs.denoising.detach()], dim=-1)
+
+    def disband(self) -> list[Ladder]:
+        """The members as they are now, each on its own."""
+        return unstack(self.ladder, self.members)

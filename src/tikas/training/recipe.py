@@ -1,4 +1,4 @@
-"""The recipe: everything that a run depends on but its seed, as one frozen value that can be written down and hashed."""
+"""The recipe: everything that a run depends on but its seed, as one frozen value that has a name."""
 
 import json
 from collections.abc import Mapping
@@ -72,7 +72,9 @@ class Recipe:
         _require(self.validation >= 0, "validation", self, "at least 0")
         _require(0 < self.learning_rate < float("inf"), "learning_rate", self, "above 0")
         _require(0 <= self.annealed <= 1, "annealed", self, "between 0 and 1")
-        _require(all(isinstance(n, int) and n >= 1 for n in self.network), "network", self, "a positive whole number each")
+        _require(
+            all(isinstance(n, int) and n >= 1 for n in self.network), "network", self, "a positive whole number each"
+        )
         for name in ("noise", "costs"):
             values = getattr(self, name)
             good = 1 <= len(values) <= self.levels and all(isfinite(v) and v >= 0 for v in values)

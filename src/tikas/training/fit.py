@@ -1,0 +1,184 @@
+"""The loop: epochs, annealing, history, calibration; one for every door."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tikas.data.splits import Split
+from tikas.data.streams import Examples, Streams
+from tikas.model.ladder import Ladder
+from tikas.training.fleet import Fleet, build_ladder
+from tikas.training.recipe import Recipe
+
+History = list[dict[str, Any]]
+
+
+class Progress(NamedTuple):
+    """What the loop tells after every epoch: how far it is, and the newest line of every member's history."""
+
+    epoch: int
+    epochs: int
+    members: list[dict[str, Any]]
+
+
+class Trained(NamedTuple):
+    """What training gives back.
+
+    Attributes
+    ----------
+    ladders
+        One for each seed, calibrated and in eval mode, on the CPU.
+    histories
+        For each seed a list of dicts, one an epoch: ``epoch``, ``learning_rate``, ``total``, ``supervised``,
+        ``denoising`` (a list from the input up), ``seconds``, and ``validation_error`` where rows were held out.
+    interrupted
+        Whether Ctrl-C ended it before its last epoch.
+    """
+
+    ladders: list[Ladder]
+    histories: list[History]
+    interrupted: bool
+
+
+class TrainingDivergedError(ArithmeticError):
+    """A cost stopped being a finite number."""
+
+
+def fit(
+    examples: Examples,
+    splits: Sequence[Split],
+    recipe: Recipe,
+    seeds: Sequence[int],
+    *,
+    start: Sequence[Ladder] | None = None,
+    device: str | torch.device | None = None,
+    on_epoch: Callable[[Progress], None] | None = None,
+) -> Trained:
+    """Train one ladder for every seed.
+
+    Parameters
+    ----------
+    examples
+        The rows, and the targets of those that are labelled.
+    splits
+        For each seed, which rows are labelled, held out or only looked at.
+    recipe
+        All else that the result depends on.
+    seeds
+        Each decides on a member's first weights, order of rows and noise.
+    start
+        Ladders to go on from, instead of new ones.
+    device
+        Where to train; by default on a GPU if there is one.
+    on_epoch
+        Called after every epoch.
+
+    Raises
+    ------
+    TrainingDivergedError
+        When a cost is no longer finite, with the epoch, the cost that went first and what to try.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from tikas.data.splits import split
+    >>> from tikas.data.streams import Examples
+    >>> rows, targets = torch.rand(60, 8), torch.arange(60) % 3
+    >>> recipe = Recipe(data="array", network=(5,), batch_size=20, epochs=2)
+    >>> trained = fit(Examples(rows, targets, outputs=3), [split(targets.numpy(), 9)], recipe, seeds=[0])
+    >>> [line["epoch"] for line in trained.histories[0]]
+    [1, 2]
+    """
+    device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    examples = examples.to(device)
+    shape = tuple(examples.rows.shape[1:])
+    if start is None:
+        start = [build_ladder(recipe, shape, examples.outputs, seed) for seed in seeds]
+    fleet = Fleet([ladder.to(device) for ladder in start], recipe)
+    streams = Streams(examples, splits, seeds, fleet.ladder.shapes, recipe.batch_size, recipe.labeled_batch_size)
+    histories: list[History] = [[] for _ in seeds]
+    interrupted = False
+    try:
+        for epoch in range(1, recipe.epochs + 1):
+            lines = _train_epoch(fleet, streams, epoch)
+            if len(splits[0].validation):
+                errors = _validation_errors(fleet, examples, splits)
+                for line, error in zip(lines, errors, strict=True):
+                    line["validation_error"] = error
+            for history, line in zip(histories, lines, strict=True):
+                history.append(line)
+            if on_epoch is not None:
+                on_epoch(Progress(epoch, recipe.epochs, lines))
+    except KeyboardInterrupt:
+        interrupted = True
+    ladders = fleet.disband()
+    for ladder, split in zip(ladders, splits, strict=True):
+        chosen = split.labeled if recipe.calibration == "labeled" else split.unlabeled
+        ladder.calibrate(examples.rows[torch.as_tensor(chosen, device=device)]).eval().cpu()
+    return Trained(ladders, histories, interrupted)
+
+
+def _train_epoch(fleet: Fleet, streams: Streams, epoch: int) -> History:
+    """One pass over the unlabelled rows; a line of history for every member."""
+    started = time.perf_counter()
+    recipe = fleet.recipe
+    streams.start_epoch()
+    first = (epoch - 1) * streams.updates
+    rates = [recipe.rate(first + update, recipe.epochs * streams.updates) for update in range(streams.updates)]
+    costs = torch.stack([fleet.update(streams.batch(update), rate) for update, rate in enumerate(rates)])
+    costs = costs.view(streams.updates, fleet.members, -1).double().cpu()
+    _check_finite(costs, epoch, recipe)
+    means = costs.mean(0)
+    weights = torch.tensor([1.0, *recipe.levels_of_costs()], dtype=torch.float64)
+    return [
+        {
+            "epoch": epoch,
+            "learning_rate": rates[-1],
+            "total": float(member @ weights),
+            "supervised": float(member[0]),
+            "denoising": member[1:].tolist(),
+            "seconds": time.perf_counter() - started,
+        }
+        for member in means
+    ]
+
+
+def _check_finite(costs: Tensor, epoch: int, recipe: Recipe) -> None:
+    """Stop when a cost ``(updates, members, 1 + levels)`` is no longer a number, and say which went first."""
+    if bool(costs.isfinite().all()):
+        return
+    update, member, cost = (~costs.isfinite()).nonzero()[0].tolist()
+    name = "the supervised cost" if cost == 0 else f"the denoising cost of level {cost - 1}"
+    raise TrainingDivergedError(
+        f"Training stopped in epoch {epoch}, update {update + 1}: {name} was no longer a finite number"
+        f"{'' if costs.shape[1] == 1 else f' (member {member})'}. Check that the columns are of about unit scale, "
+        f"then try a learning rate below {recipe.learning_rate:g} or smaller costs than {recipe.costs}."
+    )
+
+
+@torch.no_grad()
+def _validation_errors(fleet: Fleet, examples: Examples, splits: Sequence[Split]) -> list[float]:
+    """The error of every member on the rows held out for it: a percentage, or a root mean square for regression.
+
+    Statistics come from no more than 10,000 rows: enough to watch the training by.
+    """
+    errors = []
+    for ladder, split in zip(fleet.disband(), splits, strict=True):
+        held_out = torch.as_tensor(split.validation, device=examples.rows.device)
+        some = torch.as_tensor(split.unlabeled[:10_000], device=examples.rows.device)
+        ladder.calibrate(examples.rows[some], chunk=len(some)).eval()
+        errors.append(error_of(ladder, examples.rows[held_out], examples.targets[held_out]))
+    return errors
+
+
+@torch.no_grad()
+def error_of(ladder: Ladder, rows: Tensor, targets: Tensor) -> float:
+    """The percentage of rows that a calibrated ladder gets wrong, or for regression its root mean square error."""
+    outputs = torch.cat([ladder(chunk) for chunk in rows.split(8192)])
+    if ladder.task == "classification":
+        return 100 * float((outputs.argmax(-1) != targets).double().mean())
+    return float(np.sqrt(float((outputs - targets).double().square().mean())))
