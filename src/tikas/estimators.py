@@ -71,7 +71,7 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         for name in ("noise", "costs", "network"):
             value = chosen[name]
             chosen[name] = tuple(value) if isinstance(value, Sequence | np.ndarray) else (value,)
-        recipe = Recipe(**{**chosen, "data": "array", "labels": None, "task": self.task})
+        recipe = Recipe(**{**chosen, "data": "array", "labels": "all", "task": self.task})
         if rows < recipe.batch_size:
             warnings.warn(
                 f"{rows} rows are fewer than a batch of {recipe.batch_size}: every update sees all of them. "

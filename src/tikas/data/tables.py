@@ -39,6 +39,19 @@ class Table:
     y: NDArray[Any] | None
     columns: tuple[str, ...] | None
 
+    def select(self, names: Sequence[str]) -> NDArray[np.float32]:
+        """The rows ``(n, columns)`` with these columns in this order; all of them where either side has no names."""
+        rows = self.x.reshape(len(self.x), -1)
+        if not len(names) or self.columns is None:
+            return rows
+        missing = [name for name in names if name not in self.columns]
+        if missing:
+            raise ValueError(
+                f"The file has no column {missing[0]!r}, which the model was trained with; it has "
+                f"{', '.join(self.columns[:8])}{', …' if len(self.columns) > 8 else ''}."
+            )
+        return rows[:, [self.columns.index(name) for name in names]]
+
 
 def read_table(path: str | os.PathLike[str], target: str | None = None) -> Table:
     """Read rows, and their labels where a target is named, from a file.

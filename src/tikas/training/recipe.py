@@ -26,8 +26,8 @@ class Recipe:
 
     data: str = "mnist"
     """Where the rows come from: digits, mnist, fashion-mnist, or a name of your own for arrays."""
-    labels: int | None = 100
-    """How many labels are used, balanced over the classes; none means all that there are."""
+    labels: int | Literal["all"] = 100
+    """How many labels are used, balanced over the classes, or all that there are."""
     validation: int = 0
     """How many training rows are held out, to report their error after every epoch."""
     task: Literal["classification", "regression"] = "classification"
@@ -68,7 +68,7 @@ class Recipe:
             _require(isinstance(getattr(self, name), int) and getattr(self, name) >= 1, name, self, "at least 1")
         _require(self.batch_size >= 2, "batch_size", self, "at least 2, for the statistics of a batch")
         _require(self.labeled_batch_size >= 2, "labeled_batch_size", self, "at least 2, for the statistics of a batch")
-        _require(self.labels is None or self.labels >= 1, "labels", self, "at least 1, or none for all")
+        _require(self.labels == "all" or self.labels >= 1, "labels", self, "at least 1, or 'all'")
         _require(self.validation >= 0, "validation", self, "at least 0")
         _require(0 < self.learning_rate < float("inf"), "learning_rate", self, "above 0")
         _require(0 <= self.annealed <= 1, "annealed", self, "between 0 and 1")

@@ -1,0 +1,191 @@
+"""The command line: parses, calls, prints."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import sys
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+from tyro.conf import OmitArgPrefixes, Positional, subcommand
+
+from tikas.training.recipe import DIGITS, Recipe
+
+if TYPE_CHECKING:
+    from tikas.experiments.run import Run
+
+PRESETS = {"digits": DIGITS}
+INTERRUPTED = 130
+USAGE = 2
+FAILED = 1
+
+
+@dataclass(frozen=True)
+class Train:
+    """Train a ladder, and the same network without denoising costs to compare it with.
+
+    Examples: tikas train | tikas train --data mnist --labels 100 --epochs 10 | tikas train --data my.csv --target kind
+    """
+
+    recipe: OmitArgPrefixes[Recipe] = field(default_factory=Recipe)
+    seed: int = 0
+    """Decides on labels, first weights, order and noise."""
+    members: int = 1
+    """How many seeds to train together, from that one on."""
+    target: str | None = None
+    """The column with the labels, where the data are a table; rows without a label leave it empty."""
+    data_dir: Path | None = None
+    """Where the files of a data set are; else TIKAS_DATA, else they are downloaded."""
+    output: Path | None = None
+    """Where the model goes; by default into models/, under the name of its recipe."""
+    baseline: bool = True
+    """Whether to train the network without denoising costs too."""
+    device: str | None = None
+    """Where to train; by default on a GPU if there is one."""
+    quiet: bool = False
+    """No progress bar."""
+
+
+@dataclass(frozen=True)
+class Predict:
+    """Classify the rows of a file with a model that was saved.
+
+    Examples: tikas predict models/digits.safetensors rows.csv | tikas predict MODEL rows.npy --probabilities
+    """
+
+    model: Positional[Path]
+    """A file that tikas saved."""
+    file: Positional[Path]
+    """Rows: .csv, .tsv, .npy, .npz or .parquet."""
+    target: str | None = None
+    """A column of the file that holds labels: left out of the rows, and compared with what is predicted."""
+    probabilities: bool = False
+    """A column for each class instead of the most probable one."""
+    output: Path | None = None
+    """A .csv file for the predictions; by default they are printed."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; the exit code is 2 for a usage error, 1 for a failure and 130 after Ctrl-C."""
+    command = _parse(list(sys.argv[1:] if arguments is None else arguments))
+    warnings.showwarning = _show_warning
+    try:
+        return _train(command) if isinstance(command, Train) else _predict(command)
+    except (ValueError, FileNotFoundError, IsADirectoryError) as error:
+        _complain(error)
+        return USAGE
+    except (ArithmeticError, OSError, RuntimeError) as error:
+        _complain(error)
+        return FAILED
+    except KeyboardInterrupt:
+        _complain("interrupted")
+        return INTERRUPTED
+
+
+def _parse(arguments: list[str]) -> Train | Predict:
+    """The command that the arguments describe; defaults of the recipe follow from its data."""
+    data = next((arguments[i + 1] for i, word in enumerate(arguments[:-1]) if word == "--data"), "digits")
+    preset = PRESETS.get(data, Recipe(data=data, labels="all" if Path(data).suffix else 100))
+    commands = Annotated[Train, subcommand("train", default=Train(preset))] | Annotated[Predict, subcommand("predict")]
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            command: Train | Predict = tyro.cli(
+                commands,
+                prog="tikas",
+                description="Ladder networks: learn a classifier from a few labels and many unlabelled rows.",
+                args=arguments,
+            )
+    except SystemExit as stop:
+        if stop.code:
+            _complain(_first_paragraph(said.getvalue()))
+        raise
+    except ValueError as error:
+        _complain(error)
+        raise SystemExit(USAGE) from error
+    return command
+
+
+def _first_paragraph(box: str) -> str:
+    """What an error box of the parser says before its first rule, as one line."""
+    lines = [line.strip("│ ") for line in box.splitlines() if line.startswith("│")]
+    rule = next((i for i, line in enumerate(lines) if line.startswith("──")), len(lines))
+    said = " ".join(lines[:rule]).removeprefix("Error parsing __tyro-dummy-inner__.recipe: ")
+    return f"{said} (tikas --help shows what there is)"
+
+
+def _complain(what: object) -> None:
+    print(f"tikas: {' '.join(str(what).split())}", file=sys.stderr)
+
+
+def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    _complain(f"warning: {message}")
+
+
+def _train(command: Train) -> int:
+    from rich.console import Console
+
+    from tikas.experiments.run import load_rows, run
+    from tikas.views.outcome import outcome_table
+    from tikas.views.progress import progress_bar
+
+    recipe = command.recipe
+    seeds = range(command.seed, command.seed + command.members)
+    rows = load_rows(recipe.data, command.data_dir, command.target)
+    output = command.output or _default_output(recipe, command.seed)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    runs: dict[str, Run] = {}
+    for name, variant in (("ladder", recipe), ("same network, no denoising costs", recipe.without_denoising())):
+        if name != "ladder" and not (command.baseline and any(recipe.costs)):
+            continue
+        with progress_bar(shown=not command.quiet, title=name) as on_epoch:
+            runs[name] = run(variant, seeds, rows, device=command.device, on_epoch=on_epoch)
+        if name == "ladder":
+            runs[name].classifier.save(output)
+        if runs[name].trained.interrupted:
+            break
+    Console().print(outcome_table(runs, recipe))
+    print(f"model saved to {output}")
+    if any(outcome.trained.interrupted for outcome in runs.values()):
+        _complain("interrupted; the figures and the model are of what was trained until then")
+        return INTERRUPTED
+    return 0
+
+
+def _default_output(recipe: Recipe, seed: int) -> Path:
+    return Path("models") / f"{Path(recipe.data).stem}-{recipe.labels}-{recipe.name}-seed{seed}.safetensors"
+
+
+def _predict(command: Predict) -> int:
+    import numpy as np
+
+    from tikas.data.labels import is_unlabeled
+    from tikas.data.tables import read_table
+    from tikas.saving import load
+
+    model = load(command.model)
+    table = read_table(command.file, command.target)
+    x = table.select(getattr(model, "feature_names_in_", ()))
+    warnings.filterwarnings("ignore", "X does not have valid feature names")
+    predicted = model.predict(x)
+    if command.probabilities:
+        if model.task != "classification":
+            raise ValueError(f"{command.model} predicts values, not classes: leave --probabilities out.")
+        header = [str(name) for name in model.classes_]
+        lines = [[f"{p:.6f}" for p in row] for row in model.predict_proba(x)]
+    else:
+        header, lines = ["prediction"], [[value] for value in predicted]
+    with command.output.open("w", newline="") if command.output else contextlib.nullcontext(sys.stdout) as file:
+        csv.writer(file, lineterminator="\n").writerows([header, *lines])
+    if table.y is not None and model.task == "classification":
+        known = ~is_unlabeled(table.y)
+        if known.any():
+            wrong = np.mean([str(p) != str(t) for p, t in zip(predicted[known], table.y[known], strict=True)])
+            print(f"error on the {known.sum()} labelled rows: {100 * wrong:.2f} %", file=sys.stderr)
+    return 0

@@ -1,0 +1,1 @@
+"""Runs of a recipe on a data set."""

@@ -1,0 +1,89 @@
+"""One recipe on its data set: rows loaded, split by seed, trained, and measured on the test rows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from tikas.data import sources, tables
+from tikas.data.labels import encode_labels
+from tikas.data.preprocess import check_scale
+from tikas.data.splits import split
+from tikas.data.streams import Examples
+from tikas.estimators import LadderClassifier
+from tikas.training.fit import Progress, Trained, error_of, fit
+from tikas.training.recipe import Recipe
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """What a run is about: training rows with the labels that are known (-1: none), and test rows if there are any."""
+
+    train_x: NDArray[np.float32]
+    train_y: NDArray[np.int64]
+    classes: NDArray[np.generic]
+    test_x: NDArray[np.float32]
+    test_y: NDArray[np.int64]
+    columns: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """What came out: a classifier of all seeds, and each seed's test error in percent, if there were test rows."""
+
+    classifier: LadderClassifier
+    trained: Trained
+    test_errors: list[float]
+    seconds: float
+
+
+def load_rows(data: str, data_dir: str | Path | None = None, target: str | None = None) -> Rows:
+    """The rows that a recipe names: a data set by its name, or a table by its path and the column with its labels."""
+    if data in sources.NAMES or not Path(data).suffix:
+        dataset = sources.load(data, data_dir)
+        train_x, test_x = (x.reshape(len(x), -1) for x in (dataset.train_x, dataset.test_x))
+        return Rows(train_x, dataset.train_y, np.array(dataset.classes), test_x, dataset.test_y)
+    table = tables.read_table(data, target)
+    if table.y is None:
+        raise ValueError(f"{data}: say which column holds the labels, with --target; rows without one leave it empty.")
+    codes, classes = encode_labels(table.y)
+    x = table.x.reshape(len(table.x), -1)
+    check_scale(x, table.columns)
+    return Rows(x, codes, classes, x[:0], codes[:0], table.columns or ())
+
+
+def run(
+    recipe: Recipe,
+    seeds: Sequence[int],
+    rows: Rows,
+    *,
+    device: str | None = None,
+    on_epoch: Callable[[Progress], None] | None = None,
+) -> Run:
+    """Train one member for every seed, which also decides which rows are labelled, and measure each on the test rows.
+
+    Examples
+    --------
+    >>> from tikas.training.recipe import Recipe
+    >>> outcome = run(Recipe(data="digits", labels=50, network=(32,), epochs=1), [0], load_rows("digits"))
+    >>> len(outcome.test_errors)
+    1
+    """
+    started = time.perf_counter()
+    labels = None if recipe.labels == "all" else recipe.labels
+    splits = [split(rows.train_y, labels, validation=recipe.validation, seed=seed) for seed in seeds]
+    examples = Examples(torch.from_numpy(rows.train_x), torch.from_numpy(rows.train_y), len(rows.classes))
+    trained = fit(examples, splits, recipe, seeds, device=device, on_epoch=on_epoch)
+    test_x, test_y = torch.from_numpy(rows.test_x), torch.from_numpy(rows.test_y)
+    errors = [error_of(ladder, test_x, test_y) for ladder in trained.ladders] if len(test_y) else []
+    classifier = LadderClassifier.from_trained(trained, recipe)
+    classifier.classes_ = rows.classes
+    if rows.columns:
+        classifier.feature_names_in_ = np.array(rows.columns, dtype=object)
+    return Run(classifier, trained, errors, time.perf_counter() - started)

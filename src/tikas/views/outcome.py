@@ -1,0 +1,35 @@
+"""The table at the end of a run: errors side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from statistics import mean, stdev
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from tikas.experiments.run import Run
+    from tikas.training.recipe import Recipe
+
+
+def outcome_table(runs: Mapping[str, Run], recipe: Recipe) -> Table:
+    """Each run's test error, validation error where rows were held out, and time."""
+    labels = "all labels" if recipe.labels == "all" else f"{recipe.labels} labels"
+    table = Table(title=f"{recipe.data}, {labels}, {'-'.join(map(str, recipe.network))}, {recipe.epochs} epochs")
+    validated = recipe.validation > 0
+    table.add_column("")
+    for column in ("test error", *(["validation error"] if validated else []), "seconds"):
+        table.add_column(column, justify="right")
+    for name, outcome in runs.items():
+        held_out = [history[-1]["validation_error"] for history in outcome.trained.histories if history and validated]
+        errors = [spread(outcome.test_errors), *([spread(held_out)] if validated else [])]
+        table.add_row(name, *errors, f"{outcome.seconds:.1f}")
+    return table
+
+
+def spread(errors: list[float]) -> str:
+    """Mean and deviation over the seeds, in percent."""
+    if not errors:
+        return "no test rows"
+    return f"{mean(errors):.2f} %" if len(errors) == 1 else f"{mean(errors):.2f} ± {stdev(errors):.2f} %"
