@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
 import platform
+from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import sklearn
 import torch
+from torch import Tensor
 
 import tikas
 from tikas.training.checkpoint import NotAModelError, read, write
@@ -17,11 +21,14 @@ from tikas.training.fleet import build_ladder
 from tikas.training.recipe import Recipe
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from tikas.estimators import LadderClassifier, LadderRegressor
     from tikas.model.ladder import Ladder
 
 VERSION = 1
-CLASS_DTYPES = {"b": bool, "i": np.int64, "u": np.int64, "f": np.float64, "U": np.str_, "O": object}
+CLASS_DTYPES = {"b": bool, "i": np.int64, "u": np.uint64, "f": np.float64, "U": np.str_, "O": object}
+LONGEST_CLASS_NAME = 10_000
 
 
 def write_model(path: str | Path, model: LadderClassifier | LadderRegressor) -> Path:
@@ -84,47 +91,91 @@ def load(path: str | Path) -> LadderClassifier | LadderRegressor:
     tensors, header = read(path)
     try:
         return _rebuild(tensors, header)
-    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError) as error:
-        raise NotAModelError(f"{path}: the file does not describe a model of tikas ({error}).") from error
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError, MemoryError) as error:
+        reason = f"its header lacks {error}" if isinstance(error, KeyError) else (str(error).splitlines() or [""])[0]
+        raise NotAModelError(
+            f"{path}: damaged, or no model that this tikas can read ({reason}). Save it again from where it was made."
+        ) from error
 
 
-def _rebuild(tensors: dict[str, torch.Tensor], header: dict[str, Any]) -> LadderClassifier | LadderRegressor:
+def _rebuild(tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> LadderClassifier | LadderRegressor:
     from tikas.estimators import LadderClassifier, LadderRegressor
     from tikas.training.fit import Trained
 
     if header["version"] != VERSION:
-        raise ValueError(f"version {header['version']!r}; this tikas reads version {VERSION}")
+        raise ValueError(f"it is of version {header['version']!r}; this tikas reads version {VERSION}")
     recipe = Recipe.from_json(json.dumps(header["recipe"]))
     ladders = _ladders(tensors, header, recipe)
-    estimators = {"LadderClassifier": LadderClassifier, "LadderRegressor": LadderRegressor}
-    model = estimators[header["estimator"]].from_trained(Trained(ladders, [header["history"]], False), recipe)
-    model.history_ = header["history"]
-    if header["columns"]:
-        model.feature_names_in_ = np.array([str(column) for column in header["columns"]], dtype=object)
-    if model.task == "classification":
-        model.classes_ = np.array(header["classes"], dtype=CLASS_DTYPES[header["class_kind"]])
-        if model.classes_.shape != ladders[0].shapes[-1]:
-            raise ValueError(f"{len(model.classes_)} classes for {ladders[0].shapes[-1][0]} outputs")
+    estimators = {estimator.__name__: estimator for estimator in (LadderClassifier, LadderRegressor)}
+    _require(header["estimator"] in estimators, f"there is no estimator {header['estimator']!r}")
+    model = estimators[header["estimator"]].from_trained(Trained(ladders, [[]], False), recipe)
+    _require(model.task == recipe.task, f"a {header['estimator']} with a recipe for {recipe.task}")
+    model.history_ = _history(header)
+    model.n_iter_ = sum(line.get("member") == 0 for line in model.history_)
+    columns = header["columns"]
+    if columns:
+        good = isinstance(columns, list) and all(isinstance(column, str) for column in columns)
+        _require(good and len(columns) == model.n_features_in_, "its columns do not fit its inputs")
+        model.feature_names_in_ = np.array(columns, dtype=object)
+    if isinstance(model, LadderClassifier):
+        model.classes_ = _classes(header, *ladders[0].shapes[-1])
     else:
-        model.target_mean_ = float(header["target_mean"])
-        model.target_deviation_ = float(header["target_deviation"])
+        _require(ladders[0].shapes[-1] == (1,), "a regressor has one output")
+        model.target_mean_, model.target_deviation_ = float(header["target_mean"]), float(header["target_deviation"])
+        good = math.isfinite(model.target_mean_) and 0 < model.target_deviation_ < math.inf
+        _require(good, "the mean and deviation of its targets are no such thing")
     return model
 
 
-def _ladders(tensors: dict[str, torch.Tensor], header: dict[str, Any], recipe: Recipe) -> list[Ladder]:
+def _require(good: bool, complaint: str) -> None:
+    if not good:
+        raise ValueError(complaint)
+
+
+def _history(header: Mapping[str, Any]) -> list[dict[str, Any]]:
+    history = header["history"]
+    _require(isinstance(history, list) and all(isinstance(line, dict) for line in history), "its history is none")
+    return list(history)
+
+
+def _classes(header: Mapping[str, Any], outputs: int) -> NDArray[Any]:
+    """The classes, if there are as many as outputs, all different, and of the kind that the header says."""
+    names = header["classes"]
+    _require(isinstance(names, list) and len(names) == outputs, f"its classes are not {outputs}, one for each output")
+    _require(all(isinstance(name, str | int | float) for name in names), "its classes are no labels")
+    longest = max((len(name) for name in names if isinstance(name, str)), default=0)
+    _require(longest <= LONGEST_CLASS_NAME, f"a class has a name of {longest} characters")
+    classes = np.array(names, dtype=CLASS_DTYPES[header["class_kind"]])
+    good = classes.tolist() == names and len(set(names)) == len(names)
+    _require(good, f"its classes are not different values of kind {header['class_kind']!r}")
+    return classes
+
+
+def _ladders(tensors: Mapping[str, Tensor], header: Mapping[str, Any], recipe: Recipe) -> list[Ladder]:
     """Ladders of the header's shapes that hold the file's tensors; nothing is allocated before the two agree."""
-    ladders = []
-    for member in range(int(header["members"])):
-        prefix = f"members.{member}."
-        own = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
-        if not own:
-            raise ValueError(f"there are no tensors for member {member}")
-        with torch.device("meta"):
-            ladder = build_ladder(recipe, tuple(header["shapes"][0]), int(header["shapes"][-1][0]), seed=None)
-        ladder.load_state_dict(own, assign=True)
-        if not all(tensor.dtype in (torch.float32, torch.bool) for tensor in own.values()):
-            raise ValueError("its tensors are not of single precision")
-        ladders.append(ladder.eval())
-    if len(tensors) != sum(len(ladder.state_dict()) for ladder in ladders):
-        raise ValueError("there are tensors that belong to no member")
+    of_member: dict[str, dict[str, Tensor]] = defaultdict(dict)
+    for name, tensor in tensors.items():
+        word, number, own = (*name.split(".", 2), "", "")[:3]
+        of_member[f"{word}.{number}"][own] = tensor
+    members, shapes = header["members"], header["shapes"]
+    _require(isinstance(members, int) and members == len(of_member), f"{members!r} members, {len(of_member)} found")
+    ladders = [_ladder(dict(of_member).pop(f"members.{member}"), shapes, recipe) for member in range(members)]
+    _require(bool(ladders), "there is no member")
     return ladders
+
+
+def _ladder(tensors: dict[str, Tensor], shapes: list[list[int]], recipe: Recipe) -> Ladder:
+    _require(len(tensors) >= recipe.levels, f"{len(tensors)} tensors for {recipe.levels} levels")
+    with torch.device("meta"):
+        ladder = build_ladder(recipe, tuple(shapes[0]), int(shapes[-1][0]), seed=None)
+    _require([list(shape) for shape in ladder.shapes] == shapes, "its shapes are not those of its recipe")
+    expected = ladder.state_dict()
+    missing = expected.keys() ^ tensors.keys()
+    _require(not missing, f"tensors missing or left over: {', '.join(sorted(missing)[:3])}")
+    for name, tensor in tensors.items():
+        said, found = ((tuple(each.shape), each.dtype) for each in (expected[name], tensor))
+        _require(said == found, f"{name} is {found[0]} of {found[1]} where {said[0]} of {said[1]} is expected")
+        _require(bool(tensor.isfinite().all()), f"{name} holds values that are not finite")
+    ladder.load_state_dict(tensors, assign=True)
+    _require(bool(ladder.calibrated), "it was saved without the statistics for prediction")
+    return ladder.eval()

@@ -1,14 +1,29 @@
-"""What counts as a label and what as none: y as people have it, turned into codes and classes."""
+"""What counts as a label or a value and what as none: y as people have it, turned into what a ladder trains on."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 NO_LABEL = -1
+KINDS = {"boolean", "number", "string"}
 Array = NDArray[Any]
+
+
+def as_array(y: ArrayLike) -> Array:
+    """y as an array whose items are still what they were.
+
+    NumPy gives the items of a list one type, so that ``["cat", -1]`` would become two words; here it stays a word and
+    a number.
+
+    Examples
+    --------
+    >>> as_array(["cat", -1]).tolist()
+    ['cat', -1]
+    """
+    return np.asarray(y, dtype=object) if isinstance(y, list | tuple) else np.asarray(y)
 
 
 def is_unlabeled(y: Array) -> NDArray[np.bool_]:
@@ -20,7 +35,7 @@ def is_unlabeled(y: Array) -> NDArray[np.bool_]:
     [False, True, False, True]
     """
     if y.dtype.kind == "O":
-        return np.array([_is_no_label(value) for value in y], dtype=bool)
+        return np.array([_is_missing(value) or _is_number_for_none(value) for value in y], dtype=bool)
     if y.dtype.kind == "f":
         return np.asarray(np.isnan(y) | (y == NO_LABEL))
     if y.dtype.kind in "iu":
@@ -28,12 +43,42 @@ def is_unlabeled(y: Array) -> NDArray[np.bool_]:
     return np.zeros(len(y), dtype=bool)
 
 
-def _is_no_label(value: Any) -> bool:
-    if value is None or type(value).__name__ in ("NAType", "NaTType"):
-        return True
-    if isinstance(value, str | bool | np.bool_):
-        return False
-    return isinstance(value, int | float | np.integer | np.floating) and (value != value or value == NO_LABEL)
+def _is_missing(value: Any) -> bool:
+    return value is None or type(value).__name__ in ("NAType", "NaTType")  # pandas need not be there
+
+
+def _is_number_for_none(value: Any) -> bool:
+    return _kind(value) == "number" and bool(value != value or value == NO_LABEL)
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, bool | np.bool_):
+        return "boolean"
+    if isinstance(value, int | float | np.integer | np.floating):
+        return "number"
+    return "string" if isinstance(value, str) else type(value).__name__
+
+
+def as_values(y: Array) -> NDArray[np.float64]:
+    """The values of a regression, NaN where there is none: None and ``pd.NA`` mark that too, -1 does not.
+
+    Examples
+    --------
+    >>> as_values(np.array([0.5, None, -1], dtype=object)).tolist()
+    [0.5, nan, -1.0]
+    """
+    if y.dtype.kind not in "biuf":
+        y = np.array([np.nan if _is_missing(value) else value for value in y], dtype=object)
+        wrong = [value for value in y if _kind(value) not in ("number", "boolean")]
+        if wrong:
+            raise ValueError(
+                f"y holds {wrong[0]!r}: a regressor learns numbers, with NaN where there is none. "
+                "Convert y, or use LadderClassifier for classes."
+            )
+    values: NDArray[np.float64] = y.astype(np.float64)
+    if np.isinf(values).any():
+        raise ValueError("Input y contains infinity or a value too large for float64. Give finite values, or NaN.")
+    return values
 
 
 def encode_labels(y: Array, classes: Array | None = None) -> tuple[NDArray[np.int64], Array]:
@@ -63,10 +108,9 @@ def encode_labels(y: Array, classes: Array | None = None) -> tuple[NDArray[np.in
             f"None of the {len(y)} rows is labelled (-1, None and NaN mark rows without a label). "
             "Label at least one row of each class."
         )
-    labels = _of_one_kind(y[~unlabeled])
+    labels = _of_one_kind(y[~unlabeled], "y")
     found = np.unique(labels)
-    if classes is None:
-        classes = found
+    classes = found if classes is None else _of_one_kind(classes, "classes")
     _check_classes(found, classes)
     codes = np.full(len(y), NO_LABEL, dtype=np.int64)
     order = np.argsort(classes, kind="stable")
@@ -74,45 +118,63 @@ def encode_labels(y: Array, classes: Array | None = None) -> tuple[NDArray[np.in
     return codes, classes
 
 
-def _of_one_kind(labels: Array) -> Array:
+def _of_one_kind(labels: Array, name: str) -> Array:
     """Labels as an array that can be sorted, once they are known to be labels."""
     if labels.dtype.kind == "O":
         kinds = {_kind(value) for value in labels}
         if len(kinds) > 1:
             raise ValueError(
-                f"y mixes labels of different types: {', '.join(sorted(kinds))}. Make them all of one type."
+                f"{name} mixes labels of different types: {', '.join(sorted(kinds))}. Make them all of one type."
             )
+        if not kinds <= KINDS:
+            raise _not_labels(name, kinds.pop())
         labels = labels if kinds == {"string"} else np.array(labels.tolist())
     if labels.dtype.kind == "f":
-        if np.isinf(labels).any():
-            raise ValueError("Input y contains infinity. Classes are whole numbers, strings or booleans.")
-        broken = labels[labels != np.round(labels)]
-        if len(broken):
-            raise ValueError(
-                f"Unknown label type: continuous. y holds {broken[0]}, and classes are whole numbers, strings or "
-                "booleans. Round it to classes, or use LadderRegressor for values."
-            )
-    elif labels.dtype.kind not in "biuUSO":
-        raise ValueError(f"Unknown label type: {labels.dtype}. Classes are whole numbers, strings or booleans.")
+        _check_whole(labels, name)
+    elif labels.dtype.kind == "U":
+        _check_no_marks(labels, name)
+    elif labels.dtype.kind not in "biuO":
+        raise _not_labels(name, str(labels.dtype))
     return labels
 
 
-def _kind(value: Any) -> str:
-    if isinstance(value, bool | np.bool_):
-        return "boolean"
-    if isinstance(value, int | float | np.integer | np.floating):
-        return "number"
-    return "string" if isinstance(value, str) else type(value).__name__
+def _not_labels(name: str, given: str) -> ValueError:
+    return ValueError(
+        f"Unknown label type: {given}. Classes are whole numbers, strings or booleans; convert {name} to one of them."
+    )
+
+
+def _check_whole(labels: Array, name: str) -> None:
+    if np.isinf(labels).any():
+        raise ValueError(f"Input {name} contains infinity. Classes are whole numbers, strings or booleans.")
+    broken = labels[labels != np.round(labels)]
+    if len(broken):
+        raise ValueError(
+            f"Unknown label type: continuous. {name} holds {broken[0]}, and classes are whole numbers, strings or "
+            "booleans. Round it to classes, or use LadderRegressor for values."
+        )
+
+
+def _check_no_marks(labels: Array, name: str) -> None:
+    marks = np.intersect1d(labels, ("-1", "nan"))
+    if len(marks):
+        raise ValueError(
+            f"{name} is an array of text with {marks.tolist()[0]!r} in it, which NumPy makes of the number when it is "
+            f"put among text. Give {name} as an array of dtype object, with None where there is no label."
+        )
 
 
 def _check_classes(found: Array, classes: Array) -> None:
     if len(np.unique(classes)) != len(classes):
-        raise ValueError(f"classes={classes.tolist()} names a class twice.")
-    unknown = np.setdiff1d(found, classes)
-    if len(unknown):
-        raise ValueError(f"y holds {unknown[0]!r}, which is not among the given classes {classes.tolist()}.")
-    missing = np.setdiff1d(classes, found)
-    if len(missing):
+        raise ValueError(f"classes={classes.tolist()} names a class twice. Name each once.")
+    unknown = np.setdiff1d(found, classes).tolist()
+    if unknown:
+        raise ValueError(
+            f"y holds {unknown[0]!r}, which is not among the given classes {classes.tolist()}. "
+            "Add it to `classes`, or mark the row as unlabelled."
+        )
+    missing = np.setdiff1d(classes, found).tolist()
+    if missing:
         raise ValueError(
             f"No row is labelled {missing[0]!r}, one of the given classes {classes.tolist()}. "
             "Label at least one row of each class, or leave that class out of `classes`."

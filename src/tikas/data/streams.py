@@ -5,7 +5,7 @@ from generators of its own, seeded by its seed alone, so it sees the same thing 
 """
 
 from collections.abc import Sequence
-from math import ceil
+from math import ceil, prod
 from typing import NamedTuple
 
 import numpy as np
@@ -63,6 +63,17 @@ class Streams:
     Unlabelled rows come in a new order every epoch; what does not fill a batch waits for the next one. Labelled rows
     come in one shuffled round after another, cut into batches of their own size, whatever their number. Where every
     row is labelled both streams are the same rows, with other noise.
+
+    Attributes
+    ----------
+    updates
+        How many there are in an epoch.
+    block
+        For how many updates noise is drawn at a time: a divisor of `updates`, so that an epoch is whole blocks.
+    unlabeled_plan, labeled_plan
+        The rows of each update of this epoch, ``(updates, *members, rows)``.
+    noise
+        The noise of a block of updates, ``(*members, updates, values)``: all levels of an update lie together.
     """
 
     def __init__(
@@ -73,29 +84,34 @@ class Streams:
         shapes: Sequence[tuple[int, ...]],
         batch_size: int,
         labeled_batch_size: int,
+        most_in_block: int = 1,
     ) -> None:
         device = examples.rows.device
         self.examples = examples
-        self.unlabeled = [torch.as_tensor(split.unlabeled, device=device) for split in splits]
-        self.labeled = [torch.as_tensor(split.labeled, device=device) for split in splits]
-        self.shapes = shapes
-        self.batch_size = min(batch_size, len(self.unlabeled[0]))
-        self.updates = len(self.unlabeled[0]) // self.batch_size
-        self.fully_labeled = len(self.labeled[0]) == len(self.unlabeled[0])
+        self._unlabeled = [torch.as_tensor(split.unlabeled, device=device) for split in splits]
+        self._labeled = [torch.as_tensor(split.labeled, device=device) for split in splits]
+        self._order = [generator(seed, "order", device) for seed in seeds]
+        self._noise = [generator(seed, "noise", device) for seed in seeds]
+        self._shapes = shapes
+        self.batch_size = min(batch_size, len(self._unlabeled[0]))
+        self.updates = len(self._unlabeled[0]) // self.batch_size
+        self.block = max(size for size in range(1, most_in_block + 1) if self.updates % size == 0)
+        self.fully_labeled = len(self._labeled[0]) == len(self._unlabeled[0])
         self.labeled_batch_size = self.batch_size if self.fully_labeled else labeled_batch_size
-        self.order = [generator(seed, "order", device) for seed in seeds]
-        self.noise = [generator(seed, "noise", device) for seed in seeds]
-        self._unlabeled_plan = self._labeled_plan = torch.empty(0)
+        members = () if len(seeds) == 1 else (len(seeds),)
+        self._sizes = [(self.batch_size + self.labeled_batch_size) * prod(shape) for shape in shapes]
+        self.noise = examples.rows.new_empty(*members, self.block, sum(self._sizes))
+        self.unlabeled_plan = self.labeled_plan = torch.empty(0)
 
     def start_epoch(self) -> None:
         """Draw which rows every member sees in each update of the next epoch."""
-        pairs = list(zip(self.unlabeled, self.order, strict=True))
-        self._unlabeled_plan = _stack([self._unlabeled_rounds(rows, draw) for rows, draw in pairs], dim=1)
+        pairs = zip(self._unlabeled, self._order, strict=True)
+        self.unlabeled_plan = _stack([self._unlabeled_rounds(rows, draw) for rows, draw in pairs])
         if self.fully_labeled:
-            self._labeled_plan = self._unlabeled_plan
+            self.labeled_plan = self.unlabeled_plan
         else:
-            pairs = list(zip(self.labeled, self.order, strict=True))
-            self._labeled_plan = _stack([self._labeled_rounds(rows, draw) for rows, draw in pairs], dim=1)
+            pairs = zip(self._labeled, self._order, strict=True)
+            self.labeled_plan = _stack([self._labeled_rounds(rows, draw) for rows, draw in pairs])
 
     def _unlabeled_rounds(self, rows: Tensor, draw: torch.Generator) -> Tensor:
         order = torch.randperm(len(rows), generator=draw, device=rows.device)
@@ -106,27 +122,31 @@ class Streams:
         rounds = torch.rand(ceil(needed / len(rows)), len(rows), generator=draw, device=rows.device).argsort(-1)
         return rows[rounds.flatten()[:needed]].view(self.updates, self.labeled_batch_size)
 
+    def draw_noise(self) -> None:
+        """Draw the noise of the next block of updates, all of a member's at once."""
+        for draw, noise in zip(self._noise, self.noise.view(len(self._noise), -1), strict=True):
+            noise.normal_(generator=draw)
+
     def batch(self, update: int) -> Batch:
-        """The rows, targets and noise of one update of this epoch."""
-        unlabeled, labeled = self._unlabeled_plan[update], self._labeled_plan[update]
+        """The rows, targets and noise of one update of this epoch; updates are asked for in their order."""
+        if update % self.block == 0:
+            self.draw_noise()
+        return self.assemble(self.unlabeled_plan[update], self.labeled_plan[update], update % self.block)
+
+    def assemble(self, unlabeled: Tensor, labeled: Tensor, place: int) -> Batch:
+        """A batch of these rows, with the noise at this place of the block."""
         rows, targets, _, weights = self.examples
+        count = self.batch_size + self.labeled_batch_size
+        levels = torch.split(self.noise.select(-2, place), self._sizes, -1)
         return Batch(
             rows[unlabeled],
             rows[labeled],
             targets[labeled],
-            self._draw_noise(),
+            [level.unflatten(-1, (count, *shape)) for level, shape in zip(levels, self._shapes, strict=True)],
             None if weights is None else weights[labeled],
         )
 
-    def _draw_noise(self) -> list[Tensor]:
-        count = self.labeled_batch_size + self.batch_size
-        like = self.examples.rows.new_empty(0)
-        return [
-            _stack([like.new_empty(count, *shape).normal_(generator=draw) for draw in self.noise])
-            for shape in self.shapes
-        ]
 
-
-def _stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
-    """One tensor with a member dimension, or, for a member alone, just its own."""
-    return tensors[0] if len(tensors) == 1 else torch.stack(list(tensors), dim)
+def _stack(plans: Sequence[Tensor]) -> Tensor:
+    """Plans ``(updates, rows)`` with a member dimension in the middle, or, for a member alone, just its own."""
+    return plans[0] if len(plans) == 1 else torch.stack(list(plans), 1)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from tikas.model.denoisers import DENOISERS
 from tikas.model.layout import all_dims, rows_dim
 from tikas.model.rungs import Dense, Rung
-from tikas.model.statistics import Gathering, normalize_batches
+from tikas.model.statistics import Gathering, Statistics, normalize
 
 Task = Literal["classification", "regression"]
 
@@ -34,14 +34,13 @@ class Costs(NamedTuple):
 
 
 class Climb(NamedTuple):
-    """What streams of rows leave behind on their way up.
+    """What streams of rows leave behind on their way up: at every level z of each that came there, and at the top h.
 
-    For every level z of each stream that came there, and their μ and σ, which the input level has not: it is not
-    normalised. At the top, the scores.
+    `statistics` are μ and σ of the clean stream; the input level is not normalised, so there they are None.
     """
 
-    latents: list[Sequence[Tensor]]
-    statistics: list[tuple[Sequence[Tensor], Sequence[Tensor]]]
+    latents: list[list[Tensor]]
+    statistics: list[Statistics | None]
     outputs: Sequence[Tensor]
 
 
@@ -174,11 +173,12 @@ class Ladder(nn.Module):
         if noise is None:
             noise = self.draw_noise(unlabeled, count)
         self._check_noise(noise, count)
+        sizes = [labeled.shape[across], unlabeled.shape[across]]
+        draws = [torch.split(draw, sizes, rows_dim(shape)) for draw, shape in zip(noise, self.shapes, strict=True)]
 
         # Up: the corrupted passes and the clean one share each product, and never their statistics.
-        highest = max(self.costed, default=-1)
-        reach = [self.top, self.top if self.costed else -1, highest]
-        climb = self._climb([labeled, unlabeled, unlabeled], reach, noise)
+        reach = [self.top, self.top if self.costed else -1, max(self.costed, default=-1)]
+        climb = self._climb([labeled, unlabeled, unlabeled], list(zip(*draws, strict=True)), reach)
 
         # Down: every level from the top to the lowest that has a cost.
         denoised = self._descend(climb, CORRUPTED)
@@ -191,27 +191,28 @@ class Ladder(nn.Module):
             total = total + self.rungs[level].cost * denoising[level]
         return Costs(total, supervised, torch.stack(denoising, dim=-1))
 
-    def _climb(self, streams: Sequence[Tensor], reach: Sequence[int], noise: Sequence[Tensor]) -> Climb:
+    def _climb(self, streams: Sequence[Tensor], noise: Sequence[Sequence[Tensor]], reach: Sequence[int]) -> Climb:
         """The encoder: h₀ = z₀ = x (+ n); zₗ = N(Wₗ hₗ₋₁) (+ n); hₗ = φ(γₗ·(zₗ + βₗ)).
 
-        Streams that are no longer needed leave from the end; the first ones are corrupted, as many as there is noise.
+        The first streams are corrupted, as many as there is noise for; one without noise is clean. Streams that are
+        not needed any more leave from the end.
         """
         sizes = [rows.shape[rows_dim(self.shapes[0])] for rows in streams]
-        latents: list[Sequence[Tensor]] = []
-        statistics: list[tuple[Sequence[Tensor], Sequence[Tensor]]] = []
         hidden = torch.cat(list(streams), rows_dim(self.shapes[0]))
+        latents: list[list[Tensor]] = []
+        targets: list[Statistics | None] = []
         for level, rung in enumerate(self.rungs):
             climbing = [size for size, highest in zip(sizes, reach, strict=True) if highest >= level]
-            latent = _first(hidden, sum(climbing), self.shapes[max(level - 1, 0)])
-            if level == 0:
-                statistics.append(((), ()))
-            else:
-                latent, means, deviations = normalize_batches(rung.up(latent), climbing, rung.shape)
-                statistics.append((means, deviations))
-            latent = rung.corrupt(latent, _first(noise[level], sum(climbing), rung.shape))
-            latents.append(torch.split(latent, climbing, rows_dim(rung.shape)))
-            hidden = rung.activate(latent)
-        return Climb(latents, statistics, torch.split(hidden, climbing, rows_dim(rung.shape)))
+            hidden = _first(hidden, sum(climbing), self.shapes[max(level - 1, 0)])
+            batches = torch.split(rung.up(hidden), climbing, rows_dim(rung.shape))
+            corrupted = [
+                rung.corrupt(rung.normalize(batch), draws[level]) for batch, draws in zip(batches, noise, strict=False)
+            ]
+            clean = [rung.normalize_and_tell(batch) for batch in batches[len(noise) :]]
+            latents.append(corrupted + [latent for latent, _ in clean])
+            targets += [statistics for _, statistics in clean] or [None]
+            hidden = rung.activate(torch.cat(latents[level], rows_dim(rung.shape)))
+        return Climb(latents, targets, torch.split(hidden, climbing, rows_dim(rung.shape)))
 
     def _descend(self, climb: Climb, stream: int) -> dict[int, Tensor]:
         """The decoder: u_L = N(h̃_L); uₗ = N(Vₗ₊₁ ẑₗ₊₁); ẑₗ = g(z̃ₗ, uₗ). Unnormalised ẑ goes on down."""
@@ -224,16 +225,16 @@ class Ladder(nn.Module):
         for level in self._descent():
             rung = self.rungs[level]
             assert rung.denoiser is not None
-            denoised[level] = rung.denoiser(climb.latents[level][stream], rung.normalize(above))
+            denoised[level] = rung.denoiser(climb.latents[level][stream], normalize(above, rung.shape))
             if rung.back is not None:
                 above = rung.back(denoised[level])
         return denoised
 
     def _denoising_cost(self, level: int, climb: Climb, denoised: Tensor) -> Tensor:
         """‖z - (ẑ - μ)/σ‖² per row and unit, with the clean batch's μ and σ."""
-        if level > 0:
-            means, deviations = climb.statistics[level]
-            denoised = (denoised - means[CLEAN]) / deviations[CLEAN]
+        statistics = climb.statistics[level]
+        if statistics is not None:
+            denoised = statistics.normalize(denoised)
         return (climb.latents[level][CLEAN] - denoised).square().mean(all_dims(self.shapes[level]))
 
     def _supervised_cost(self, output: Tensor, targets: Tensor | None, weights: Tensor | None) -> Tensor:
@@ -313,7 +314,7 @@ class Ladder(nn.Module):
         self._check_rows(x)
         if noise is None:
             noise = self.draw_noise(x, x.shape[rows_dim(self.shapes[0])])
-        denoised = self._descend(self._climb([x], [self.top], noise), stream=0)
+        denoised = self._descend(self._climb([x], [noise], [self.top]), stream=0)
         return [denoised.get(level) for level in range(len(self.rungs))]
 
     def _check_rows(self, x: Tensor) -> None:

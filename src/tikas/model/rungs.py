@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from tikas.model.denoisers import DENOISERS, Denoiser
-from tikas.model.layout import per_unit, rows_dim
-from tikas.model.statistics import Statistics, calibrated_statistics, normalize_batches
+from tikas.model.layout import per_unit
+from tikas.model.statistics import Statistics, calibrated_statistics, normalize, normalize_and_tell
 
 
 class Activation(NamedTuple):
@@ -86,7 +86,7 @@ class Rung(nn.Module):
 
     def up(self, below: Tensor) -> Tensor:
         """W h of the level below, not yet normalised."""
-        raise NotImplementedError
+        return below
 
     def add_denoiser(self, name: str) -> None:
         """Build the denoising function of this level."""
@@ -107,20 +107,22 @@ class Rung(nn.Module):
         if self.back is not None:
             self.back.reset(generator)
 
-    def normalize(self, batch: Tensor) -> Tensor:
-        """One batch, normalised with its own statistics."""
-        return normalize_batches(batch, [batch.shape[rows_dim(self.shape)]], self.shape)[0]
+    def normalize(self, projected: Tensor) -> Tensor:
+        """A batch normalised with its own statistics."""
+        return projected
+
+    def normalize_and_tell(self, projected: Tensor) -> tuple[Tensor, Statistics | None]:
+        """A batch normalised with its own statistics, and those."""
+        return projected, None
 
     @property
     def calibrated(self) -> Statistics:
         """The mean and deviation that `Ladder.calibrate` gathered."""
         return calibrated_statistics(self.mean, self.deviation, self.shape)
 
-    def corrupt(self, latent: Tensor, noise: Tensor) -> Tensor:
-        """Add this level's noise, drawn with unit deviation, to as many of the first rows as it was drawn for."""
-        rows = rows_dim(self.shape)
-        corrupted, clean = torch.split(latent, [noise.shape[rows], latent.shape[rows] - noise.shape[rows]], rows)
-        return torch.cat([corrupted + self.noise * noise, clean], rows)
+    def corrupt(self, clean: Tensor, noise: Tensor) -> Tensor:
+        """Add this level's noise, drawn with unit deviation."""
+        return torch.add(clean, noise, alpha=self.noise)
 
     def activate(self, normalized: Tensor) -> Tensor:
         """h = φ(γ·(z + β))."""
@@ -168,6 +170,12 @@ class DenseRung(Rung):
 
     def up(self, below: Tensor) -> Tensor:
         return below.flatten(-len(self.below)) @ self.weight.mT
+
+    def normalize(self, projected: Tensor) -> Tensor:
+        return normalize(projected, self.shape)
+
+    def normalize_and_tell(self, projected: Tensor) -> tuple[Tensor, Statistics]:
+        return normalize_and_tell(projected, self.shape)
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,11 @@
 """Means and deviations by name: of a batch, and of any number of rows gathered batch by batch."""
 
-from collections.abc import Sequence
-from itertools import groupby
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from tikas.model.layout import batch_dims, per_unit, rows_dim
+from tikas.model.layout import batch_dims, per_unit
 
 EPSILON = 1e-10
 
@@ -23,24 +21,17 @@ class Statistics(NamedTuple):
         return (x - self.mean) / self.deviation
 
 
-def normalize_batches(
-    x: Tensor, sizes: Sequence[int], shape: tuple[int, ...]
-) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-    """N(x) for batches of `sizes` rows that lie one after another in x, each normalised with its own statistics.
+def normalize(x: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """N(x), a batch normalised with its own statistics."""
+    if x.dim() == 2:
+        return torch.batch_norm(x, None, None, None, None, True, 0.0, EPSILON, False)
+    return normalize_and_tell(x, shape)[0]
 
-    Returns the normalised rows, and the mean and the deviation of each batch; gradients flow through all of them.
-    Neighbours of one size are normalised in one operation.
-    """
-    rows = rows_dim(shape)
-    runs = [(size, len(list(run))) for size, run in groupby(sizes)]
-    normalized, means, deviations = [], [], []
-    for (size, count), run in zip(runs, torch.split(x, [size * count for size, count in runs], rows), strict=True):
-        apart = run.reshape(*run.shape[:rows], count, size, *run.shape[rows:][1:])
-        z, mean, deviation = _NormalizeBatch.apply(apart, batch_dims(shape))  # type: ignore[no-untyped-call]
-        normalized.append(z.reshape(run.shape))
-        means += mean.unbind(rows - 1)
-        deviations += deviation.unbind(rows - 1)
-    return normalized[0] if len(normalized) == 1 else torch.cat(normalized, rows), means, deviations
+
+def normalize_and_tell(x: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, Statistics]:
+    """N(x) and the statistics that it was normalised with; gradients flow through all three."""
+    normalized, mean, deviation = _NormalizeBatch.apply(x, batch_dims(shape))  # type: ignore[no-untyped-call]
+    return normalized, Statistics(mean, deviation)
 
 
 class _NormalizeBatch(torch.autograd.Function):

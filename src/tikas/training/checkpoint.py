@@ -1,12 +1,14 @@
 """Files of tensors with a JSON header: written whole or not at all, read without executing anything."""
 
+import contextlib
 import json
 import os
+import shutil
 import struct
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from torch import Tensor
 
@@ -29,36 +31,35 @@ def write(path: str | Path, tensors: Mapping[str, Tensor], header: Mapping[str, 
     from safetensors.torch import save
 
     path = Path(path)
-    payload = save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, _metadata(header))
+    metadata = {FORMAT: json.dumps(header, sort_keys=True)}
+    payload = save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, metadata)
     try:
         _replace(path, payload)
     except OSError as error:
         raise type(error)(
             error.errno,
             f"The model could not be saved ({error.strerror}); what was at that path before is unchanged. "
-            "Choose a folder that exists, can be written to and has "
-            f"{len(payload) / 1e6:.1f} MB free",
+            f"Name a file in a folder that exists, can be written to and has {len(payload) / 1e6:.1f} MB free",
             str(path),
         ) from error
     return path
 
 
-def _metadata(header: Mapping[str, Any]) -> dict[str, str]:
-    return {FORMAT: json.dumps(header, sort_keys=True)}
-
-
 def _replace(path: Path, payload: bytes) -> None:
     """Write a temporary file beside the old one, make sure that it is on the disk, then put it in its place."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    target = Path(os.path.realpath(path))  # of a link, the file that it leads to
+    temporary = target.with_name(f".{uuid4().hex}.partial")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with temporary.open("xb") as file:
             file.write(payload)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
+        if target.is_file():
+            shutil.copymode(target, temporary)
+        temporary.replace(target)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink()
         raise
 
 
@@ -76,35 +77,40 @@ def read(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     from safetensors.torch import load
 
     path = Path(path)
-    if not path.is_file():
+    if not path.exists():
         raise FileNotFoundError(f"{path}: there is no such file. Give the path of a model that tikas saved.")
-    payload = path.read_bytes()
-    metadata = _read_metadata(path, payload)
+    if not path.is_file():
+        raise NotAModelError(f"{path}: not a file. Give the path of a model that tikas saved.")
+    header = _read_header(path)
     try:
-        tensors = load(payload)
-    except (SafetensorError, ValueError, KeyError, RuntimeError, OverflowError) as error:
+        tensors = load(path.read_bytes())
+    except (SafetensorError, ValueError, LookupError, TypeError, RuntimeError, OverflowError) as error:
         raise NotAModelError(
             f"{path}: damaged or truncated ({error}). Copy it again from where it was made."
         ) from error
-    return tensors, metadata
+    return tensors, header
 
 
-def _read_metadata(path: Path, payload: bytes) -> dict[str, Any]:
+def _read_header(path: Path) -> dict[str, Any]:
+    """The header alone, so that a large file of another kind is told apart before it is read."""
     foreign = NotAModelError(
         f"{path}: not a model that tikas saved. Give a file written by `save` or by `tikas train`."
     )
-    if len(payload) < 8:
-        raise foreign
-    (length,) = struct.unpack("<Q", payload[:8])
-    if length > MOST_HEADER_BYTES or payload[8:9] != b"{":
-        raise foreign
-    if 8 + length > len(payload):
+    with path.open("rb") as file:
+        start = file.read(9)
+        if len(start) < 9 or start[8:] != b"{":
+            raise foreign
+        (length,) = struct.unpack("<Q", start[:8])
+        if length > MOST_HEADER_BYTES:
+            raise foreign
+        file.seek(8)
+        text = file.read(length)
+    if len(text) < length:
         raise NotAModelError(f"{path}: truncated. Copy it again from where it was made.")
     try:
-        header = json.loads(payload[8 : 8 + length])["__metadata__"][FORMAT]
-        metadata = json.loads(header)
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        header = json.loads(json.loads(text)["__metadata__"][FORMAT])
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
         raise foreign from error
-    if not isinstance(metadata, dict):
+    if not isinstance(header, dict):
         raise foreign
-    return metadata
+    return header

@@ -11,6 +11,7 @@ from torch import Tensor
 from tikas.data.splits import Split
 from tikas.data.streams import Examples, Streams
 from tikas.model.ladder import Ladder
+from tikas.training.engine import UPDATES_IN_A_REPLAY, launch
 from tikas.training.fleet import Fleet, build_ladder
 from tikas.training.recipe import Recipe
 
@@ -86,7 +87,7 @@ def fit(
     --------
     >>> import torch
     >>> from tikas.data.splits import split
-    >>> from tikas.data.streams import Examples
+    >>> from tikas.data.streams import Examples, Streams
     >>> rows, targets = torch.rand(60, 8), torch.arange(60) % 3
     >>> recipe = Recipe(data="array", network=(5,), batch_size=20, epochs=2)
     >>> trained = fit(Examples(rows, targets, outputs=3), [split(targets.numpy(), 9)], recipe, seeds=[0])
@@ -98,13 +99,21 @@ def fit(
     shape = tuple(examples.rows.shape[1:])
     if start is None:
         start = [build_ladder(recipe, shape, examples.outputs, seed) for seed in seeds]
-    fleet = Fleet([ladder.to(device) for ladder in start], recipe)
-    streams = Streams(examples, splits, seeds, fleet.ladder.shapes, recipe.batch_size, recipe.labeled_batch_size)
+    streams = Streams(
+        examples,
+        splits,
+        seeds,
+        start[0].shapes,
+        recipe.batch_size,
+        recipe.labeled_batch_size,
+        most_in_block=UPDATES_IN_A_REPLAY if device.type == "cuda" else 1,
+    )
+    fleet = launch([ladder.to(device) for ladder in start], recipe, streams)
     histories: list[History] = [[] for _ in seeds]
     interrupted = False
     try:
         for epoch in range(1, recipe.epochs + 1):
-            lines = _train_epoch(fleet, streams, epoch)
+            lines = _train_epoch(fleet, epoch)
             if len(splits[0].validation):
                 errors = _validation_errors(fleet, examples, splits)
                 for line, error in zip(lines, errors, strict=True):
@@ -122,15 +131,13 @@ def fit(
     return Trained(ladders, histories, interrupted)
 
 
-def _train_epoch(fleet: Fleet, streams: Streams, epoch: int) -> History:
+def _train_epoch(fleet: Fleet, epoch: int) -> History:
     """One pass over the unlabelled rows; a line of history for every member."""
     started = time.perf_counter()
-    recipe = fleet.recipe
-    streams.start_epoch()
-    first = (epoch - 1) * streams.updates
-    rates = [recipe.rate(first + update, recipe.epochs * streams.updates) for update in range(streams.updates)]
-    costs = torch.stack([fleet.update(streams.batch(update), rate) for update, rate in enumerate(rates)])
-    costs = costs.view(streams.updates, fleet.members, -1).double().cpu()
+    recipe, updates = fleet.recipe, fleet.streams.updates
+    first = (epoch - 1) * updates
+    rates = [recipe.rate(first + update, recipe.epochs * updates) for update in range(updates)]
+    costs = fleet.train_epoch(rates).view(updates, fleet.members, -1).double().cpu()
     _check_finite(costs, epoch, recipe)
     means = costs.mean(0)
     weights = torch.tensor([1.0, *recipe.levels_of_costs()], dtype=torch.float64)

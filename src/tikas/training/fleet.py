@@ -1,13 +1,13 @@
 """Many seeds as one program: ladders of one shape stacked into one, and the update that trains them together."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 
 import torch
 from torch import Tensor, nn
 
-from tikas.data.streams import Batch, generator
-from tikas.model.ladder import Ladder
+from tikas.data.streams import Batch, Streams, generator
+from tikas.model.ladder import Costs, Ladder
 from tikas.model.rungs import Dense
 from tikas.training.recipe import Recipe
 
@@ -63,20 +63,32 @@ class Fleet:
         The members, all of one shape, on the device to train on.
     recipe
         What they have in common.
+    streams
+        What they see.
     """
 
-    def __init__(self, ladders: Sequence[Ladder], recipe: Recipe) -> None:
+    def __init__(self, ladders: Sequence[Ladder], recipe: Recipe, streams: Streams) -> None:
         self.recipe = recipe
+        self.streams = streams
         self.members = len(ladders)
         self.ladder = stack(ladders).train()
-        self.optimizer = torch.optim.Adam(self.ladder.parameters(), lr=recipe.learning_rate, fused=True)
+        self.rate = torch.tensor(recipe.learning_rate, device=streams.examples.rows.device)
+        self.optimizer = torch.optim.Adam(self.ladder.parameters(), lr=self.rate, fused=True)
+        self.costs: Callable[..., Costs] = self.ladder.costs
 
-    def update(self, batch: Batch, rate: float) -> Tensor:
-        """Take one step at this learning rate; the costs before it, ``(*members, 1 + levels)``, supervised first."""
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        costs = self.ladder.costs(**batch._asdict())
+    def train_epoch(self, rates: Sequence[float]) -> Tensor:
+        """One pass over the unlabelled rows; the costs of every update, ``(updates, *members, 1 + levels)``."""
+        self.streams.start_epoch()
+        return torch.stack([self._next_update(update, rate) for update, rate in enumerate(rates)])
+
+    def _next_update(self, update: int, rate: float) -> Tensor:
+        self.rate.fill_(rate)
+        return self.update(self.streams.batch(update))
+
+    def update(self, batch: Batch) -> Tensor:
+        """Take one step; the costs before it, ``(*members, 1 + levels)``, supervised first."""
         self.optimizer.zero_grad()
+        costs = self.costs(**batch._asdict())
         costs.total.sum().backward()
         self.optimizer.step()
         return torch.cat([costs.supervised.detach().unsqueeze(-1), costs.denoising.detach()], dim=-1)

@@ -1,0 +1,371 @@
+"""The PyTorch door: what a ladder refuses and how it says so, what it gives back, and a loop of one's own."""
+
+import pickle
+import re
+from copy import deepcopy
+
+import pytest
+import torch
+from torch import Tensor
+
+from tikas import Dense, Ladder
+from tikas.data.sources import load
+from tikas.data.splits import split
+
+LEVELS = [(6,), (5,), (4,), (3,)]
+
+
+def ladder_of(**changes) -> Ladder:
+    settings = {"input_shape": (6,), "rungs": [Dense(5), Dense(4), Dense(3)], "costs": (10, 1, 0.1, 0.1)}
+    return Ladder(**{**settings, **changes}, generator=torch.Generator().manual_seed(0))
+
+
+def normal(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+UNLABELED, LABELED, TARGETS = normal(12, 6, seed=1), normal(9, 6, seed=2), torch.arange(9) % 3
+
+
+def noise_for(rows: int) -> list[Tensor]:
+    return [normal(rows, *shape, seed=level) for level, shape in enumerate(LEVELS)]
+
+
+def assert_same_state(one: Ladder, other: Ladder) -> None:
+    ours, theirs = one.state_dict(), other.state_dict()
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
+
+
+# What it is made of.
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rungs": []}, "A ladder needs at least one rung: its output, for example rungs=[Dense(10)]."),
+        ({"input_shape": ()}, "input_shape=(): expected (features,), the shape of one row."),
+        ({"input_shape": (0,)}, "input_shape=(0,): expected (features,)"),
+        (
+            {"denoiser": "gauss"},
+            "denoiser='gauss': choose one of 'gaussian', 'mlp', 'no-product', 'linear', 'additive'",
+        ),
+        ({"task": "ranking"}, "task='ranking': choose 'classification' or 'regression'."),
+        ({"noise": (0.3, 0.3)}, "noise has 2 values; with 3 rungs give 4, one for the input and one for each rung"),
+        ({"noise": ()}, "noise has 0 values; with 3 rungs give 4"),
+        (
+            {"costs": (1, 1, 1, 1, 1)},
+            "costs has 5 values; with 3 rungs give 4, one for the input and one for each rung",
+        ),
+        ({"noise": -0.3}, "noise=[-0.3, -0.3, -0.3, -0.3]: every value must be finite and at least 0."),
+        ({"costs": (1, 1, float("nan"), 1)}, "costs=[1.0, 1.0, nan, 1.0]: every value must be finite and at least 0."),
+        ({"costs": float("inf")}, "costs=[0.0, 0.0, 0.0, inf]: every value must be finite and at least 0."),
+    ],
+)
+def test_settings_that_make_no_ladder_are_refused_with_what_would(changes, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        ladder_of(**changes)
+
+
+@pytest.mark.parametrize("features", [0, -3, 2.5, "10", True, None])
+def test_a_rung_has_a_positive_whole_number_of_units(features):
+    with pytest.raises(ValueError, match=re.escape(f"Dense({features!r}): the number of units must be a positive")):
+        Dense(features)
+
+
+def test_an_activation_that_is_not_known_is_refused_with_those_that_are():
+    expected = "Dense(5, activation='selu'): choose one of 'relu', 'leaky_relu', 'tanh', 'gelu', 'linear'."
+    with pytest.raises(ValueError, match=re.escape(expected)):
+        Dense(5, activation="selu")
+
+
+@pytest.mark.parametrize("activation", ["relu", "leaky_relu", "tanh", "gelu", "linear"])
+def test_every_activation_learns_at_every_rung(activation):
+    ladder = ladder_of(rungs=[Dense(5, activation=activation), Dense(4, activation=activation), Dense(3)])
+    ladder.costs(UNLABELED, LABELED, TARGETS).total.backward()
+    for level in (1, 2, 3):
+        gradient = ladder.rungs[level].weight.grad
+        assert gradient.isfinite().all()
+        assert gradient.abs().max() > 0
+
+
+def test_without_costs_given_they_are_the_papers():
+    assert [rung.cost for rung in ladder_of(costs=None).rungs] == [1000, 10, 0.1, 0.1]
+
+
+# Rows, noise and targets that do not fit.
+
+
+@pytest.mark.parametrize("shape", [(6,), (12, 5), (12, 6, 1), (12, 1, 6, 2), ()])
+@pytest.mark.parametrize("method", ["costs", "forward", "encode", "calibrate", "denoise"])
+def test_rows_of_another_shape_are_refused_everywhere(method, shape):
+    with pytest.raises(ValueError, match=re.escape(f"Got rows of shape {shape}; this ladder takes (rows, 6).")):
+        getattr(ladder_of(), method)(torch.zeros(shape))
+
+
+def test_labelled_rows_of_another_shape_are_refused():
+    with pytest.raises(ValueError, match=re.escape("Got rows of shape (9, 5); this ladder takes (rows, 6).")):
+        ladder_of().costs(UNLABELED, LABELED[:, :5], TARGETS)
+
+
+@pytest.mark.parametrize(
+    "noise",
+    [
+        noise_for(21)[:3],
+        [*noise_for(21), normal(21, 3)],
+        noise_for(12),
+        noise_for(22),
+        [*noise_for(21)[:3], normal(21, 4)],
+        [draw[0] for draw in noise_for(21)],
+        [],
+    ],
+    ids=["a level missing", "a level too many", "unlabelled rows only", "a row too many", "width", "one row", "none"],
+)
+def test_noise_of_other_shapes_is_refused_with_those_expected(noise):
+    expected = "expected one tensor for each level: [(21, 6), (21, 5), (21, 4), (21, 3)]."
+    with pytest.raises(ValueError, match=re.escape(expected)):
+        ladder_of().costs(UNLABELED, LABELED, TARGETS, noise=noise)
+
+
+@pytest.mark.xfail(strict=True, reason="a level too many is left out of the message, which then contradicts itself")
+def test_the_message_about_noise_shows_all_that_was_given():
+    with pytest.raises(ValueError, match=re.escape("[(21, 6), (21, 5), (21, 4), (21, 3), (21, 2)]; expected")):
+        ladder_of().costs(UNLABELED, LABELED, TARGETS, noise=[*noise_for(21), normal(21, 2)])
+
+
+@pytest.mark.xfail(strict=True, reason="denoise does not check its noise: fewer rows leave the others uncorrupted")
+@pytest.mark.parametrize("noise", [noise_for(12)[:2], noise_for(3), noise_for(13), [d[:, :1] for d in noise_for(12)]])
+def test_denoising_refuses_noise_of_other_shapes_too(noise):
+    with pytest.raises(ValueError, match="expected one tensor for each level"):
+        ladder_of().denoise(UNLABELED, noise=noise)
+
+
+@pytest.mark.xfail(
+    strict=True, reason="targets are not checked; the first, second and last give a cost of something else"
+)
+@pytest.mark.parametrize(
+    ("task", "targets"),
+    [
+        ("classification", TARGETS[:4]),
+        ("regression", normal(9)),
+        ("classification", TARGETS[:, None]),
+        ("classification", normal(9)),
+        ("regression", normal(9, 3)[:1]),
+    ],
+    ids=["too few", "values without outputs", "a column", "values for classes", "one for all"],
+)
+def test_targets_of_another_shape_or_kind_are_refused(task, targets):
+    with pytest.raises(ValueError, match="targets"):
+        ladder_of(task=task, rungs=[Dense(5), Dense(4), Dense(3)]).costs(UNLABELED, LABELED, targets)
+
+
+@pytest.mark.parametrize("target", [-1, 3])
+def test_a_class_that_does_not_exist_is_refused(target):
+    """Whatever the message, it must not be learnt from: -1 is what marks a row without a label elsewhere."""
+    with pytest.raises((ValueError, IndexError, RuntimeError), match=re.escape(str(target))):
+        ladder_of().costs(UNLABELED, LABELED, torch.where(torch.arange(9) == 4, target, TARGETS))
+
+
+@pytest.mark.xfail(strict=True, reason="without targets the labelled rows are run and then left out of the cost")
+def test_labelled_rows_without_targets_are_refused():
+    with pytest.raises(ValueError, match="targets"):
+        ladder_of().costs(UNLABELED, LABELED)
+
+
+@pytest.mark.xfail(strict=True, raises=ZeroDivisionError, reason="the count of the rows is divided by")
+@pytest.mark.filterwarnings("ignore:var_mean")
+def test_calibrating_on_no_rows_is_refused():
+    with pytest.raises(ValueError, match="rows"):
+        ladder_of().calibrate(UNLABELED[:0])
+
+
+def test_eval_mode_without_calibration_is_refused_with_what_to_do():
+    ladder = ladder_of().eval()
+    for use in (ladder, ladder.encode):
+        with pytest.raises(RuntimeError, match=re.escape("call ladder.calibrate(rows) with training rows first")):
+            use(UNLABELED)
+    assert ladder.train()(UNLABELED).shape == (12, 3)
+    assert ladder.calibrate(UNLABELED).eval()(UNLABELED[:1]).shape == (1, 3)
+
+
+# What it gives back.
+
+
+def test_costs_are_scalars_and_one_for_each_level():
+    costs = ladder_of(costs=(10, 0, 0.1, 0)).costs(UNLABELED, LABELED, TARGETS)
+    assert costs.total.shape == costs.supervised.shape == ()
+    assert costs.denoising.shape == (4,)
+    assert [cost > 0 for cost in costs.denoising.tolist()] == [True, False, True, False]
+    expected = costs.supervised + 10 * costs.denoising[0] + 0.1 * costs.denoising[2]
+    torch.testing.assert_close(costs.total, expected)
+
+
+def test_without_labelled_rows_the_denoising_costs_remain():
+    ladder, noise = ladder_of(), noise_for(21)
+    costs = ladder.costs(UNLABELED, noise=[draw[9:] for draw in noise])
+    with_labels = ladder.costs(UNLABELED, LABELED, TARGETS, noise=noise)
+    assert costs.supervised == 0
+    torch.testing.assert_close(costs.denoising, with_labels.denoising)
+    torch.testing.assert_close(costs.total, with_labels.total - with_labels.supervised)
+    costs.total.backward()
+    assert ladder.rungs[1].weight.grad.abs().max() > 0
+    assert all(p.grad.isfinite().all() for p in ladder.parameters() if p.grad is not None)
+
+
+@pytest.mark.xfail(strict=True, reason="the mean of no rows is NaN")
+def test_a_labelled_batch_of_no_rows_is_as_good_as_none():
+    """What a batch cut by ``y >= 0`` holds now and then."""
+    costs = ladder_of().costs(UNLABELED, LABELED[:0], TARGETS[:0], noise=noise_for(12))
+    assert costs.supervised == 0
+    torch.testing.assert_close(costs.total, ladder_of().costs(UNLABELED, noise=noise_for(12)).total)
+
+
+@pytest.mark.xfail(strict=True, reason="the weights' sum is divided by")
+def test_labelled_rows_that_all_weigh_nothing_cost_nothing():
+    costs = ladder_of().costs(UNLABELED, LABELED, TARGETS, noise=noise_for(21), weights=torch.zeros(9))
+    assert costs.supervised == 0
+
+
+@pytest.mark.parametrize(
+    ("costs", "built"),
+    [
+        ((10, 1, 0.1, 0.1), (True, True, True, True)),
+        ((10, 0, 0, 0), (True, True, True, True)),
+        ((0, 0, 1, 0), (False, False, True, True)),
+        (0.5, (False, False, False, True)),
+        (0, (False, False, False, False)),
+    ],
+)
+def test_denoising_gives_a_reconstruction_of_every_level_that_a_cost_needs(costs, built):
+    denoised = ladder_of(costs=costs).denoise(UNLABELED)
+    assert tuple(level is not None for level in denoised) == built
+    for level, shape in zip(denoised, LEVELS, strict=True):
+        assert level is None or (level.shape == (12, *shape) and not level.requires_grad)
+
+
+def test_denoising_hangs_on_the_noise_given_and_draws_its_own_otherwise():
+    ladder = trained_on_a_plane()[0]
+    rows, noise = plane(12, seed=5), [normal(12, *shape, seed=level) for level, shape in enumerate(ladder.shapes)]
+    one, same = ladder.denoise(rows, noise=noise)[0], ladder.denoise(rows, noise=noise)[0]
+    assert torch.equal(one, same)
+    assert not torch.allclose(one, ladder.denoise(rows)[0])
+
+
+def plane(rows: int, seed: int) -> Tensor:
+    """Ten columns that follow from two: what lies off the plane is noise."""
+    return normal(rows, 2, seed=seed) @ normal(2, 10, seed=99)
+
+
+def trained_on_a_plane() -> tuple[Ladder, Tensor]:
+    rungs = [Dense(20), Dense(5)]
+    draw = torch.Generator().manual_seed(0)
+    ladder = Ladder((10,), rungs, noise=(0.3, 0, 0), costs=(10, 0, 0), task="regression", generator=draw)
+    rows = plane(400, seed=4)
+    optimizer = torch.optim.Adam(ladder.parameters(), lr=0.03)
+    for update in range(100):
+        batch = rows[update % 4 :: 4]
+        optimizer.zero_grad()
+        ladder.costs(batch, noise=ladder.draw_noise(batch, len(batch), draw)).total.backward()
+        optimizer.step()
+    return ladder, rows
+
+
+def test_a_ladder_learns_without_a_label_to_take_noise_away():
+    ladder, rows = trained_on_a_plane()
+    noise = ladder.draw_noise(rows, len(rows), torch.Generator().manual_seed(2))
+    corrupted = rows + 0.3 * noise[0]
+    before, after = ((x - rows).square().mean() for x in (corrupted, ladder.denoise(rows, noise=noise)[0]))
+    assert after < 0.7 * before  # eight of ten directions are noise alone: 0.2 would be perfect, untrained it is 11
+
+
+def test_output_does_not_hang_on_noise():
+    ladder = ladder_of()
+    assert torch.equal(ladder(UNLABELED), ladder(UNLABELED))
+    loud = ladder_of(noise=5.0)
+    assert torch.equal(ladder(UNLABELED), loud(UNLABELED))
+
+
+# A module like any other.
+
+
+def calibrated_ladder() -> Ladder:
+    return ladder_of().calibrate(UNLABELED).eval()
+
+
+def through_state_dict(ladder: Ladder) -> Ladder:
+    other = Ladder((6,), [Dense(5), Dense(4), Dense(3)], costs=(10, 1, 0.1, 0.1)).eval()
+    other.load_state_dict(ladder.state_dict())
+    return other
+
+
+def through_pickle(ladder: Ladder) -> Ladder:
+    return pickle.loads(pickle.dumps(ladder))
+
+
+@pytest.mark.parametrize(
+    "through", [through_state_dict, through_pickle, deepcopy, lambda ladder: ladder.double().float()]
+)
+def test_a_ladder_comes_back_as_it_was(through):
+    ladder, other = calibrated_ladder(), through(calibrated_ladder())
+    assert_same_state(ladder, other)
+    assert torch.equal(ladder(LABELED), other(LABELED))
+    one, two = (each.costs(UNLABELED, LABELED, TARGETS, noise=noise_for(21)) for each in (ladder, other))
+    assert torch.equal(one.total, two.total)
+
+
+def test_a_state_dict_of_another_ladder_is_refused():
+    with pytest.raises(RuntimeError, match=r"rungs\.0\.denoiser\.a"):
+        ladder_of(costs=0.5).load_state_dict(ladder_of().state_dict())
+
+
+@pytest.mark.parametrize("denoiser", ["gaussian", "mlp", "no-product", "linear", "additive"])
+def test_double_precision_computes_in_double(denoiser):
+    ladder = ladder_of(denoiser=denoiser).double()
+    costs = ladder.costs(UNLABELED.double(), LABELED.double(), TARGETS)
+    costs.total.backward()
+    assert {costs.total.dtype, costs.denoising.dtype, costs.supervised.dtype} == {torch.float64}
+    assert {p.grad.dtype for p in ladder.parameters() if p.grad is not None} == {torch.float64}
+    assert ladder.calibrate(UNLABELED).eval()(UNLABELED.double()).dtype == torch.float64
+
+
+@pytest.mark.parametrize("denoiser", ["gaussian", "mlp", "no-product", "linear", "additive"])
+def test_nothing_stays_behind_when_a_ladder_moves_to_another_device(denoiser):
+    """On the device "meta" tensors have shapes and no values; any that stayed on the CPU would not mix with them."""
+    ladder = ladder_of(denoiser=denoiser).to("meta")
+    costs = ladder.costs(UNLABELED.to("meta"), LABELED.to("meta"), TARGETS.to("meta"))
+    costs.total.backward()
+    assert {p.grad.device.type for p in ladder.parameters()} == {"meta"}
+    assert ladder.calibrate(UNLABELED.to("meta")).rungs[1].mean.device.type == "meta"
+
+
+def test_the_generator_decides_on_the_first_weights():
+    assert_same_state(ladder_of(), ladder_of())
+    other = Ladder((6,), [Dense(5), Dense(4), Dense(3)], costs=1, generator=torch.Generator().manual_seed(1))
+    assert not torch.equal(other.rungs[1].weight, ladder_of().rungs[1].weight)
+    other.reset(torch.Generator().manual_seed(2))
+    again = deepcopy(other)
+    again.reset(torch.Generator().manual_seed(2))
+    assert_same_state(other, again)
+
+
+# A loop of one's own.
+
+
+def test_a_loop_of_ones_own_learns_digits():
+    digits = load("digits")
+    x, y = torch.from_numpy(digits.train_x).flatten(1), torch.from_numpy(digits.train_y)
+    labeled = torch.from_numpy(split(digits.train_y, 50, seed=0).labeled)
+    torch.manual_seed(0)
+
+    ladder = Ladder((64,), [Dense(64), Dense(32), Dense(10)], costs=(100, 10, 0.1, 0.1))
+    optimizer = torch.optim.Adam(ladder.parameters(), lr=0.005)
+    for _ in range(5):
+        for unlabeled in torch.randperm(len(x)).split(100):
+            optimizer.zero_grad()
+            ladder.costs(x[unlabeled], x[labeled], y[labeled]).total.backward()
+            optimizer.step()
+    ladder.calibrate(x).eval()
+
+    test_x, test_y = torch.from_numpy(digits.test_x).flatten(1), torch.from_numpy(digits.test_y)
+    error = (ladder(test_x).argmax(1) != test_y).double().mean().item()
+    assert error < 0.3  # by chance 0.9; over four seeds 0.11 to 0.17 after twice as many epochs
