@@ -54,11 +54,19 @@ class Gaussian(Denoiser):
             self.a.zero_()[[1, 6]] = 1.0
 
     def forward(self, corrupted: Tensor, above: Tensor) -> Tensor:
-        return cast("Tensor", _Gaussian.apply(corrupted, above, self.a, self.shape))  # type: ignore[no-untyped-call]
+        if not torch.compiler.is_compiling():
+            return cast("Tensor", _Gaussian.apply(corrupted, above, self.a, self.shape))  # type: ignore[no-untyped-call]
+        a1, a2, a3, a4, a5, a6, a7, a8, a9, a10 = self.rows(self.a)
+        prior = a1 * torch.sigmoid(a2 * above + a3) + a4 * above + a5
+        trust = a6 * torch.sigmoid(a7 * above + a8) + a9 * above + a10
+        return (corrupted - prior) * trust + prior
 
 
 class _Gaussian(torch.autograd.Function):
-    """g and its derivative in closed form, for the same reason as that of the normalisation: it runs at every level."""
+    """g and its derivative in closed form: without a compiler, a quarter of the operations that autograd would run.
+
+    A compiler fuses the plain form as well, and torch 2.11's drops the gradient of `a` when it compiles this one.
+    """
 
     @staticmethod
     def forward(ctx: Any, corrupted: Tensor, above: Tensor, a: Tensor, shape: tuple[int, ...]) -> Tensor:

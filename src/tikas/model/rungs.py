@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -133,6 +133,28 @@ class Rung(nn.Module):
         return self.activation.function(normalized)
 
 
+def product(x: Tensor, weight: Tensor) -> Tensor:
+    """x Wᵀ, whose gradient for W comes in the layout of W.
+
+    With a member dimension autograd would give it transposed, and copying every weight's gradient into place took a
+    fifth of a fleet's update on a GPU.
+    """
+    return x @ weight.mT if x.dim() == 2 else cast("Tensor", _Product.apply(x, weight))  # type: ignore[no-untyped-call]
+
+
+class _Product(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return x @ weight.mT
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
+        x, weight = ctx.saved_tensors
+        (gradient,) = gradients
+        return gradient @ weight, gradient.mT @ x
+
+
 class DenseBack(nn.Module):
     """V, from a dense level down to the one below it: ``(units below, units above)``."""
 
@@ -146,7 +168,7 @@ class DenseBack(nn.Module):
         nn.init.normal_(self.weight, std=self.weight.shape[-1] ** -0.5, generator=generator)
 
     def forward(self, denoised: Tensor) -> Tensor:
-        return (denoised @ self.weight.mT).reshape(*denoised.shape[:-1], *self.below)
+        return product(denoised, self.weight).reshape(*denoised.shape[:-1], *self.below)
 
 
 class DenseRung(Rung):
@@ -169,7 +191,7 @@ class DenseRung(Rung):
         super().reset(generator)
 
     def up(self, below: Tensor) -> Tensor:
-        return below.flatten(-len(self.below)) @ self.weight.mT
+        return product(below.flatten(-len(self.below)), self.weight)
 
     def normalize(self, projected: Tensor) -> Tensor:
         return normalize(projected, self.shape)

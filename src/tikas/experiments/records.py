@@ -1,0 +1,79 @@
+"""Records: one JSON line for every finished member, with all that is needed to know what was measured."""
+
+from __future__ import annotations
+
+import json
+import platform
+import subprocess
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import tikas
+from tikas.experiments.run import Run
+from tikas.training.recipe import Recipe
+
+
+def hardware(device: torch.device | str) -> str:
+    """What a run ran on, in words."""
+    if torch.device(device).type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{_processor()}, {torch.get_num_threads()} threads"
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def versions() -> dict[str, str]:
+    """Of what a figure depends on."""
+    return {"tikas": tikas.__version__, "torch": torch.__version__, "python": platform.python_version()}
+
+
+def revision() -> str:
+    """The git revision of the working tree, or an empty string outside one."""
+    try:
+        command = ["git", "rev-parse", "--short=12", "HEAD"]
+        answer = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return answer.stdout.strip()
+
+
+def member_records(run: Run, recipe: Recipe, seeds: list[int], device: torch.device | str) -> Iterator[dict[str, Any]]:
+    """What there is to know of every member of a run."""
+    for member, seed in enumerate(seeds):
+        last = run.trained.histories[member][-1]
+        yield {
+            "recipe": asdict(recipe),
+            "name": recipe.name,
+            "seed": seed,
+            "test_error": run.test_errors[member],
+            "test_error_labeled_statistics": run.labeled_statistics_errors[member],
+            "costs": {key: last[key] for key in ("total", "supervised", "denoising")},
+            "members": len(seeds),
+            "seconds": run.seconds,
+            "hardware": hardware(device),
+            "versions": versions(),
+            "revision": revision(),
+        }
+
+
+def append(path: str | Path, record: dict[str, Any]) -> None:
+    """Add a line to a file of records, at once."""
+    with Path(path).open("a") as file:
+        file.write(json.dumps(record) + "\n")
+        file.flush()
+
+
+def read(path: str | Path) -> list[dict[str, Any]]:
+    """The records of a file."""
+    return [json.loads(line) for line in Path(path).read_text().splitlines() if line]
