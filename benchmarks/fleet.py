@@ -53,9 +53,8 @@ def main() -> None:
     print(f"{hardware(device)}, torch {torch.__version__}")
     for members in arguments.members:
         figures = measure(members, Recipe(), examples, arguments.rows)
-        print(
-            f"{members:4d} seeds: {figures['ms']:.4f} ms per update and seed, warm-up {figures['warm_up_seconds']:.1f} s"
-        )
+        ms, warm_up = figures["ms"], figures["warm_up_seconds"]
+        print(f"{members:4d} seeds: {ms:.4f} ms per update and seed, warm-up {warm_up:.1f} s", flush=True)
         if arguments.record:
             entry = {"benchmark": "fleet", "members": members, "rows": arguments.rows, **figures}
             append(

@@ -173,15 +173,26 @@ def correlation(one: torch.Tensor, other: torch.Tensor) -> float:
     return torch.corrcoef(torch.stack([one.flatten(), other.flatten()]))[0, 1].item()
 
 
-def test_noise_differs_by_update_by_epoch_by_level_by_row_and_by_member():
+@pytest.mark.parametrize("most_in_block", [1, 2, 10])
+def test_noise_differs_by_update_by_epoch_by_level_by_row_and_by_member(most_in_block):
     examples, chosen = numbered(200), split_of(200, 20)
-    streams = Streams(examples, [chosen] * 2, [4, 5], [(50,), (50,)], 100, 100)
+    streams = Streams(examples, [chosen] * 2, [4, 5], [(50,), (50,)], 100, 100, most_in_block)
     first, second = epoch_of(streams)
     third, _ = epoch_of(streams)
     one = first.noise[0][0]
     others = [second.noise[0][0], third.noise[0][0], first.noise[1][0], first.noise[0][1], one.roll(1, 0)]
     for other in [*others, one.roll(1, 1)]:
         assert abs(correlation(one, other)) < 0.05  # five deviations of 1/√10,000
+
+
+@pytest.mark.parametrize(
+    ("most_in_block", "block"), [(1, 1), (2, 2), (3, 2), (4, 2), (5, 5), (9, 5), (10, 10), (99, 10)]
+)
+def test_an_epoch_is_whole_blocks_of_updates(most_in_block, block):
+    streams = Streams(numbered(100), [split_of(100, 20)], [0], SHAPES, 10, 6, most_in_block)
+    assert (streams.updates, streams.block) == (10, block)
+    draws = torch.stack([batch.noise[1] for batch in [*epoch_of(streams), *epoch_of(streams)]]).flatten()
+    assert len(draws.unique()) == len(draws)  # in 1600 draws of 24 bits a tie is not expected
 
 
 def test_no_two_purposes_of_a_seed_share_their_numbers():
@@ -203,12 +214,12 @@ def test_noise_is_of_the_kind_of_the_rows(dtype):
 RECIPE = Recipe(data="array", network=(5, 5), batch_size=20, labeled_batch_size=8)
 
 
-def seen_by(seed: int, company: list[int]) -> list[torch.Tensor]:
+def seen_by(seed: int, company: list[int], most_in_block: int = 1) -> list[torch.Tensor]:
     """First weights, and two epochs of batches, of one member among others; each seed with a split of its own."""
     classes = np.arange(90) % 3
     splits = [split(classes, 9, validation=10, seed=member) for member in company]
     ladders = [build_ladder(RECIPE, (2,), 3, member) for member in company]
-    streams = Streams(numbered(90, weights=True), splits, company, ladders[0].shapes, 20, 8)
+    streams = Streams(numbered(90, weights=True), splits, company, ladders[0].shapes, 20, 8, most_in_block)
     place = company.index(seed)
     seen = [*ladders[place].state_dict().values()]
     for batch in [*epoch_of(streams), *epoch_of(streams)]:
@@ -217,9 +228,10 @@ def seen_by(seed: int, company: list[int]) -> list[torch.Tensor]:
     return seen
 
 
+@pytest.mark.parametrize("most_in_block", [1, 4])
 @pytest.mark.parametrize("company", [[7, 8, 9], [8, 7, 9], [9, 8, 7], [7, 100]])
-def test_what_a_member_sees_and_starts_from_depends_on_its_seed_alone(company):
-    alone, together = seen_by(7, [7]), seen_by(7, company)
+def test_what_a_member_sees_and_starts_from_depends_on_its_seed_alone(company, most_in_block):
+    alone, together = seen_by(7, [7], most_in_block), seen_by(7, company, most_in_block)
     assert len(alone) == len(together)
     assert all(torch.equal(one, other) for one, other in zip(alone, together, strict=True))
 

@@ -189,3 +189,7 @@ def _predict(command: Predict) -> int:
             wrong = np.mean([str(p) != str(t) for p, t in zip(predicted[known], table.y[known], strict=True)])
             print(f"error on the {known.sum()} labelled rows: {100 * wrong:.2f} %", file=sys.stderr)
     return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
-from dataclasses import fields
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import KW_ONLY, dataclass, fields
 from math import prod
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
@@ -19,11 +21,19 @@ from sklearn.base import (
     RegressorMixin,
     TransformerMixin,
 )
+from sklearn.metrics import r2_score
 from sklearn.utils import check_random_state
-from sklearn.utils.class_weight import compute_class_weight
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, column_or_1d, validate_data
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
-from tikas.data.labels import NO_LABEL, encode_labels, is_unlabeled
+from tikas.data.labels import (
+    NO_LABEL,
+    as_array,
+    as_values,
+    encode_labels,
+    is_unlabeled,
+    label_weights,
+    one_for_each_row,
+)
 from tikas.data.preprocess import check_scale
 from tikas.data.splits import Split
 from tikas.data.streams import Examples
@@ -36,14 +46,45 @@ from tikas.views.progress import progress_bar
 Array = NDArray[Any]
 
 
+@dataclass(eq=False, repr=False)
 class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
-    """What classifier and regressor share: parameters into a recipe, rows into a fleet, members into one answer."""
+    """What classifier and regressor share: parameters into a recipe, rows into a fleet, members into one answer.
 
-    task: str
-    ladders_: list[Ladder]
+    A dataclass, so that the constructor that scikit-learn reads the parameters from is written by Python.
+    """
+
+    task: ClassVar[Literal["classification", "regression"]]
+
+    network: Sequence[int] = DIGITS.network
+    _: KW_ONLY
+    activation: str = "relu"
+    noise: float | Sequence[float] = 0.3
+    costs: float | Sequence[float] = DIGITS.costs
+    denoiser: str = "gaussian"
+    epochs: int = DIGITS.epochs
+    annealed: float = DIGITS.annealed
+    learning_rate: float = DIGITS.learning_rate
+    batch_size: int = DIGITS.batch_size
+    labeled_batch_size: int = DIGITS.labeled_batch_size
+    calibration: str = "all"
+    n_members: int = 1
+    warm_start: bool = False
+    random_state: Any = None
+    device: str | None = None
+    verbose: bool = False
+
+    @contextmanager
+    def _all_or_nothing(self) -> Iterator[None]:
+        """Whatever ends a fit before its end, the estimator stays what it was."""
+        before = self.__dict__.copy()
+        try:
+            yield
+        except BaseException:
+            self.__dict__ = before
+            raise
 
     def _check_training_rows(self, X: ArrayLike) -> Array:
-        rows: Array = validate_data(self, X, dtype=np.float32, order="C")
+        rows = self._as_rows(X, reset=True)
         if len(rows) < 2:
             raise ValueError(
                 "Got n_samples = 1: a ladder normalises every batch with its own statistics, so it needs at least two "
@@ -51,48 +92,42 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
             )
         return rows
 
-    def _check_targets(self, y: ArrayLike | None, rows: int) -> Array:
-        if y is None:
-            raise ValueError(
-                f"{type(self).__name__} requires y to be passed, but the target y is None. Give a label for each row, "
-                "or -1 (for a regressor NaN) where there is none."
-            )
-        targets = np.asarray(y)
-        if targets.ndim != 1:
-            targets = column_or_1d(targets, warn=True)
-        if len(targets) != rows:
-            raise ValueError(f"X has {rows} rows and y has {len(targets)}: inconsistent numbers of samples.")
-        return targets
+    def _check_rows(self, X: ArrayLike) -> Array:
+        check_is_fitted(self)
+        return self._as_rows(X, reset=False)
 
-    def _recipe(self, rows: int) -> Recipe:
-        """The recipe that the parameters describe, for this many rows."""
+    def _as_rows(self, X: ArrayLike, *, reset: bool) -> Array:
+        with np.errstate(over="ignore"):  # what is too large for float32 becomes infinite, and that is reported
+            rows = validate_data(self, X, dtype=np.float32, order="C", reset=reset)
+        return np.require(rows, requirements="W")  # torch shares no memory that it may not write to
+
+    def _recipe(self) -> Recipe:
+        """The recipe that the parameters describe."""
         parameters = self.get_params(deep=False)
         chosen = {field.name: parameters[field.name] for field in fields(Recipe) if field.name in parameters}
-        for name in ("noise", "costs", "network"):
-            value = chosen[name]
-            chosen[name] = tuple(value) if isinstance(value, Sequence | np.ndarray) else (value,)
-        recipe = Recipe(**{**chosen, "data": "array", "labels": "all", "task": self.task})
-        if rows < recipe.batch_size:
+        return Recipe(**{**chosen, "data": "array", "labels": "all", "task": self.task})
+
+    def _train(self, rows: Array, targets: Array, labeled: Array, outputs: int, weights: Array | None) -> None:
+        """Train the members on checked rows and keep what came out."""
+        recipe, seeds = self._recipe(), self._seeds()
+        if len(rows) < recipe.batch_size:
             warnings.warn(
-                f"{rows} rows are fewer than a batch of {recipe.batch_size}: every update sees all of them. "
-                f"Set batch_size to {rows} or less to have it so without this warning, or add unlabelled rows.",
+                f"{len(rows)} rows are fewer than a batch of {recipe.batch_size}: every update sees all of them. "
+                f"Set batch_size to {len(rows)} or less to have it so without this warning, or add unlabelled rows.",
                 UserWarning,
                 stacklevel=3,
             )
-        return recipe
-
-    def _train(self, X: Array, targets: Array, labeled: Array, outputs: int, weights: Array | None) -> None:
-        """Train the members on checked rows and keep what came out."""
-        recipe = self._recipe(len(X))
-        seeds = self._seeds()
-        split = Split(np.flatnonzero(labeled), np.arange(len(X)), np.empty(0, np.int64))
+        start = self._ladders_to_go_on_from(rows.shape[1], outputs) if self.warm_start else None
+        if weights is not None:
+            weights = (weights / weights[labeled].mean()).astype(np.float32)
+            labeled = labeled & (weights > 0)  # a batch of nothing but zero weights would have no cost
+        split = Split(np.flatnonzero(labeled), np.arange(len(rows)), np.empty(0, np.int64))
         examples = Examples(
-            torch.from_numpy(X),
+            torch.from_numpy(rows),
             torch.from_numpy(targets),
             outputs,
-            None if weights is None else torch.from_numpy(weights.astype(np.float32)),
+            None if weights is None else torch.from_numpy(weights),
         )
-        start = self._ladders_to_go_on_from(X.shape[1], outputs) if self.warm_start else None
         with progress_bar(shown=self.verbose) as on_epoch:
             trained = fit(
                 examples, [split] * len(seeds), recipe, seeds, start=start, device=self.device, on_epoch=on_epoch
@@ -100,20 +135,24 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         if trained.interrupted:
             epochs = len(trained.histories[0])
             warnings.warn(
-                f"Training was interrupted after {epochs} of {recipe.epochs} epochs; the model is kept as it was then.",
+                f"Training was interrupted after {epochs} of {recipe.epochs} epochs; the model is kept as it was then. "
+                "Fit again for a whole run, or with warm_start=True to go on.",
                 UserWarning,
                 stacklevel=3,
             )
-        self._adopt(trained, recipe)
+        self._adopt(trained, recipe, going_on=start is not None)
 
-    def _adopt(self, trained: Trained, recipe: Recipe) -> None:
+    def _adopt(self, trained: Trained, recipe: Recipe, *, going_on: bool = False) -> None:
+        earlier, epochs = (self.history_, self.n_iter_) if going_on else ([], 0)
         self.recipe_ = recipe
-        self.ladders_ = trained.ladders
+        self.ladders_: list[Ladder] = trained.ladders
         self.ladder_ = trained.ladders[0]
-        self.history_: History = [
-            {"member": member, **line} for member, history in enumerate(trained.histories) for line in history
+        self.history_: History = earlier + [
+            {"member": member, **line, "epoch": epochs + line["epoch"]}
+            for member, history in enumerate(trained.histories)
+            for line in history
         ]
-        self.n_iter_ = len(trained.histories[0])
+        self.n_iter_: int = epochs + len(trained.histories[0])
 
     @classmethod
     def from_trained(cls, trained: Trained, recipe: Recipe) -> Self:
@@ -128,42 +167,42 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
     def _seeds(self) -> list[int]:
         if isinstance(self.n_members, bool) or not isinstance(self.n_members, int | np.integer) or self.n_members < 1:
             raise ValueError(f"n_members={self.n_members!r}: expected a whole number of at least 1.")
+        draw = check_random_state(self.random_state)
         if isinstance(self.random_state, int | np.integer):
             return [int(self.random_state) + member for member in range(self.n_members)]
-        draw = check_random_state(self.random_state)
         return [int(seed) for seed in draw.randint(2**31 - 1, size=self.n_members)]
 
     def _ladders_to_go_on_from(self, inputs: int, outputs: int) -> list[Ladder] | None:
-        ladders = getattr(self, "ladders_", None)
+        ladders: list[Ladder] | None = getattr(self, "ladders_", None)
         if ladders is None:
             return None
-        ends = (ladders[0].shapes[0], ladders[0].shapes[-1])
-        if ends != ((inputs,), (outputs,)) or len(ladders) != self.n_members:
+        ends = (prod(ladders[0].shapes[0]), prod(ladders[0].shapes[-1]))
+        if ends != (inputs, outputs) or len(ladders) != self.n_members:
             raise ValueError(
-                f"warm_start=True: the fitted model takes {ends[0][0]} columns and gives {ends[1][0]} outputs with "
+                f"warm_start=True: the fitted model takes {ends[0]} columns and gives {ends[1]} outputs with "
                 f"{len(ladders)} members; now there are {inputs}, {outputs} and {self.n_members}. "
                 "Fit on data of the same shape, or set warm_start=False."
             )
-        return list(ladders)
-
-    def _check_rows(self, X: ArrayLike) -> torch.Tensor:
-        check_is_fitted(self)
-        return torch.from_numpy(validate_data(self, X, dtype=np.float32, reset=False))
+        return ladders
 
     @torch.no_grad()
-    def _outputs(self, X: ArrayLike, *, latent: bool = False, probabilities: bool = False) -> Array:
-        """The mean over the members of their top latents, of their class probabilities or of their values."""
-        rows = self._check_rows(X)
+    def _outputs(self, rows: Array, *, latent: bool = False, probabilities: bool = False) -> Array:
+        """The mean over the members of their top latents, of their class probabilities or of their values.
+
+        In double precision: the last digits of a float32 product vary with the number of rows in it, and a row's
+        answer is not to depend on its company.
+        """
         total = torch.zeros((), dtype=torch.float64)
         for ladder in self.ladders_:
-            parts = [ladder.encode(chunk)[0 if latent else 1].double() for chunk in rows.split(8192)]
-            outputs = torch.cat(parts)
+            precise = deepcopy(ladder).double()
+            chunks = torch.from_numpy(rows).split(4096)
+            outputs = torch.cat([precise.encode(chunk.double())[0 if latent else 1] for chunk in chunks])
             total = total + (outputs.softmax(-1) if probabilities else outputs)
         return np.asarray((total / len(self.ladders_)).numpy())
 
     def transform(self, X: ArrayLike) -> Array:
         """The clean latent of the top rung, ``(n, outputs)``: rows of one kind lie close together in it."""
-        return self._outputs(X, latent=True)
+        return self._outputs(self._check_rows(X), latent=True)
 
     @property
     def _n_features_out(self) -> int:
@@ -181,6 +220,7 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         return write_model(path, self)
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
     """A classifier that learns from a few labelled rows and many unlabelled ones.
 
@@ -197,15 +237,15 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
         number is the top's alone (the Γ-model); 0 leaves the supervised network.
     denoiser : {"gaussian", "mlp", "no-product", "linear", "additive"}, default="gaussian"
         The denoising function.
-    epochs : int, default=75
+    epochs : int, default=150
         Passes over the rows.
     annealed : float, default=1/3
         Share of the updates, at the end, over which the learning rate goes linearly to zero.
-    learning_rate : float, default=0.004
+    learning_rate : float, default=0.002
         Of Adam.
     batch_size : int, default=100
         Rows in an update for the denoising costs.
-    labeled_batch_size : int, default=50
+    labeled_batch_size : int, default=100
         Labelled rows in an update.
     calibration : {"all", "labeled"}, default="all"
         Which rows the statistics for prediction come from.
@@ -216,7 +256,7 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
     n_members : int, default=1
         Ladders of different seeds, trained together; their probabilities are averaged.
     warm_start : bool, default=False
-        Whether `fit` goes on from the last fit's ladders.
+        Whether `fit` goes on from the last fit's ladders, with the history and the count of epochs going on too.
     random_state : int, RandomState or None, default=None
         Decides on first weights, order and noise. With an int, members have the seeds that follow it.
     device : str, optional
@@ -254,46 +294,8 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
 
     task = "classification"
 
-    def __init__(
-        self,
-        network: Sequence[int] = DIGITS.network,
-        *,
-        activation: str = "relu",
-        noise: float | Sequence[float] = 0.3,
-        costs: float | Sequence[float] = DIGITS.costs,
-        denoiser: str = "gaussian",
-        epochs: int = DIGITS.epochs,
-        annealed: float = DIGITS.annealed,
-        learning_rate: float = DIGITS.learning_rate,
-        batch_size: int = DIGITS.batch_size,
-        labeled_batch_size: int = DIGITS.labeled_batch_size,
-        calibration: str = "all",
-        classes: ArrayLike | None = None,
-        class_weight: dict[Any, float] | str | None = None,
-        n_members: int = 1,
-        warm_start: bool = False,
-        random_state: Any = None,
-        device: str | None = None,
-        verbose: bool = False,
-    ) -> None:
-        self.network = network
-        self.activation = activation
-        self.noise = noise
-        self.costs = costs
-        self.denoiser = denoiser
-        self.epochs = epochs
-        self.annealed = annealed
-        self.learning_rate = learning_rate
-        self.batch_size = batch_size
-        self.labeled_batch_size = labeled_batch_size
-        self.calibration = calibration
-        self.classes = classes
-        self.class_weight = class_weight
-        self.n_members = n_members
-        self.warm_start = warm_start
-        self.random_state = random_state
-        self.device = device
-        self.verbose = verbose
+    classes: ArrayLike | None = None
+    class_weight: dict[Any, float] | str | None = None
 
     def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Train on all rows, and on the labels of those that have one.
@@ -305,34 +307,29 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
         y : array-like of shape (n_samples,)
             Classes; -1 where there is no label, or None, NaN or ``pd.NA``.
         sample_weight : array-like of shape (n_samples,), optional
-            How much each labelled row counts in the supervised cost.
+            How much each labelled row counts in the supervised cost; one of weight zero counts as unlabelled.
         """
-        rows = self._check_training_rows(X)
-        labels = self._check_targets(y, len(rows))
-        codes, classes = encode_labels(labels, None if self.classes is None else np.asarray(self.classes))
-        weights = self._weights(rows, codes, classes, sample_weight)
-        check_scale(rows, getattr(self, "feature_names_in_", None))
-        self._train(rows, codes, codes != NO_LABEL, len(classes), weights)
-        self.classes_ = classes
-        self.transduction_ = np.where(is_unlabeled(labels), self.predict(X), labels).astype(classes.dtype)
+        with self._all_or_nothing():
+            rows = self._check_training_rows(X)
+            labels = one_for_each_row(y, len(rows))
+            codes, classes = encode_labels(labels, None if self.classes is None else as_array(self.classes))
+            before = getattr(self, "classes_", classes)
+            if self.warm_start and not np.array_equal(before, classes):
+                raise ValueError(
+                    f"warm_start=True: the fitted model knows the classes {before.tolist()}, and y holds "
+                    f"{classes.tolist()}. Fit on labels of the same classes, or set warm_start=False."
+                )
+            weights = label_weights(codes, classes, sample_weight, self.class_weight)
+            check_scale(rows, getattr(self, "feature_names_in_", None))
+            self._train(rows, codes, codes != NO_LABEL, len(classes), weights)
+            self.classes_ = classes
+            predicted = self._outputs(rows, probabilities=True).argmax(1)
+            self.transduction_ = classes[np.where(codes == NO_LABEL, predicted, codes)]
         return self
-
-    def _weights(self, rows: Array, codes: Array, classes: Array, sample_weight: ArrayLike | None) -> Array | None:
-        if sample_weight is None and self.class_weight is None:
-            return None
-        weights = np.asarray(_check_sample_weight(sample_weight, rows, dtype=np.float64, ensure_non_negative=True))
-        labeled = codes != NO_LABEL
-        if self.class_weight is not None:
-            of_class = compute_class_weight(self.class_weight, classes=classes, y=classes[codes[labeled]])
-            weights = weights.copy()
-            weights[labeled] *= of_class[codes[labeled]]
-        if not weights[labeled].any():
-            raise ValueError("Every labelled row has weight zero; give at least one of each class a positive weight.")
-        return weights
 
     def predict_proba(self, X: ArrayLike) -> Array:
         """The probability of each class, ``(n, classes)``, averaged over the members."""
-        return self._outputs(X, probabilities=True)
+        return self._outputs(self._check_rows(X), probabilities=True)
 
     def predict(self, X: ArrayLike) -> Array:
         """The most probable class of each row."""
@@ -341,14 +338,16 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
 
     def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """The accuracy on the rows that have a label; those without one are left out."""
-        labels = np.asarray(y)
+        predicted = self.predict(X)
+        labels = one_for_each_row(y, len(predicted))
         labeled = ~is_unlabeled(labels)
         if not labeled.any():
             raise ValueError(f"None of the {len(labels)} rows is labelled, so there is nothing to score.")
-        weights = None if sample_weight is None else np.asarray(sample_weight)[labeled]
-        return float(np.average(self.predict(X)[labeled] == labels[labeled], weights=weights))
+        weights = _check_sample_weight(sample_weight, predicted)[labeled]
+        return float(np.average(predicted[labeled] == labels[labeled], weights=weights))
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class LadderRegressor(RegressorMixin, LadderEstimator):  # type: ignore[misc]
     """A regressor that learns from a few labelled rows and many unlabelled ones.
 
@@ -364,6 +363,8 @@ class LadderRegressor(RegressorMixin, LadderEstimator):  # type: ignore[misc]
     ----------
     transduction_ : ndarray of shape (n_samples,)
         For every row of `fit` its target, or where it had none the value predicted for it.
+    target_mean_, target_deviation_ : float
+        What the targets were standardised by.
     history_, ladder_, ladders_, recipe_, n_features_in_, feature_names_in_, n_iter_
         As for `LadderClassifier`.
 
@@ -381,42 +382,7 @@ class LadderRegressor(RegressorMixin, LadderEstimator):  # type: ignore[misc]
 
     task = "regression"
 
-    def __init__(
-        self,
-        network: Sequence[int] = DIGITS.network,
-        *,
-        activation: str = "relu",
-        noise: float | Sequence[float] = 0.3,
-        costs: float | Sequence[float] = (1.0, 0.1, 0.1),
-        denoiser: str = "gaussian",
-        epochs: int = DIGITS.epochs,
-        annealed: float = DIGITS.annealed,
-        learning_rate: float = DIGITS.learning_rate,
-        batch_size: int = DIGITS.batch_size,
-        labeled_batch_size: int = DIGITS.labeled_batch_size,
-        calibration: str = "all",
-        n_members: int = 1,
-        warm_start: bool = False,
-        random_state: Any = None,
-        device: str | None = None,
-        verbose: bool = False,
-    ) -> None:
-        self.network = network
-        self.activation = activation
-        self.noise = noise
-        self.costs = costs
-        self.denoiser = denoiser
-        self.epochs = epochs
-        self.annealed = annealed
-        self.learning_rate = learning_rate
-        self.batch_size = batch_size
-        self.labeled_batch_size = labeled_batch_size
-        self.calibration = calibration
-        self.n_members = n_members
-        self.warm_start = warm_start
-        self.random_state = random_state
-        self.device = device
-        self.verbose = verbose
+    costs: float | Sequence[float] = (1.0, 0.1, 0.1)
 
     def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Train on all rows, and on the targets of those that have one.
@@ -428,28 +394,44 @@ class LadderRegressor(RegressorMixin, LadderEstimator):  # type: ignore[misc]
         y : array-like of shape (n_samples,)
             Values; NaN (or None) where there is no target. Here -1 is a value like any other.
         sample_weight : array-like of shape (n_samples,), optional
-            How much each labelled row counts in the supervised cost.
+            How much each labelled row counts in the supervised cost; one of weight zero counts as unlabelled.
         """
-        rows = self._check_training_rows(X)
-        targets = self._check_targets(y, len(rows)).astype(np.float64)
-        if np.isinf(targets).any():
-            raise ValueError("Input y contains infinity or a value too large for float64. Give finite values, or NaN.")
-        labeled = ~np.isnan(targets)
-        if not labeled.any():
-            raise ValueError(f"None of the {len(rows)} rows has a target (NaN marks those without). Give at least one.")
-        weights = None
-        if sample_weight is not None:
-            weights = np.asarray(_check_sample_weight(sample_weight, rows, dtype=np.float64, ensure_non_negative=True))
-            if not weights[labeled].any():
-                raise ValueError("Every row with a target has weight zero; give at least one a positive weight.")
-        check_scale(rows, getattr(self, "feature_names_in_", None))
-        self.target_mean_ = float(targets[labeled].mean())
-        self.target_deviation_ = float(targets[labeled].std()) or 1.0
-        standard = np.nan_to_num((targets - self.target_mean_) / self.target_deviation_).astype(np.float32)[:, None]
-        self._train(rows, standard, labeled, 1, weights)
-        self.transduction_ = np.where(labeled, targets, self.predict(X))
+        with self._all_or_nothing():
+            rows = self._check_training_rows(X)
+            values = as_values(one_for_each_row(y, len(rows)))
+            given = ~np.isnan(values)
+            if not given.any():
+                raise ValueError(
+                    f"None of the {len(rows)} rows has a target (NaN marks those without). Give at least one."
+                )
+            weights = None
+            if sample_weight is not None:
+                weights = _check_sample_weight(sample_weight, rows, dtype=np.float64, ensure_non_negative=True)
+                if not weights[given].any():
+                    raise ValueError("Every row with a target has weight zero; give at least one a positive weight.")
+            check_scale(rows, getattr(self, "feature_names_in_", None))
+            if not (self.warm_start and hasattr(self, "target_mean_")):  # ladders that go on keep their scale
+                learned = values[given if weights is None else given & (weights > 0)]
+                self.target_mean_ = float(learned.mean())
+                self.target_deviation_ = float(learned.std()) if np.ptp(learned) > 0 else 1.0
+            standard = np.nan_to_num((values - self.target_mean_) / self.target_deviation_).astype(np.float32)
+            self._train(rows, standard[:, None], given, 1, weights)
+            self.transduction_ = np.where(given, values, self._values(rows))
         return self
+
+    def _values(self, rows: Array) -> Array:
+        return self._outputs(rows)[:, 0] * self.target_deviation_ + self.target_mean_
 
     def predict(self, X: ArrayLike) -> Array:
         """The value of each row, averaged over the members."""
-        return self._outputs(X)[:, 0] * self.target_deviation_ + self.target_mean_
+        return self._values(self._check_rows(X))
+
+    def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
+        """The coefficient of determination R² on the rows that have a target; those without one are left out."""
+        predicted = self.predict(X)
+        values = as_values(one_for_each_row(y, len(predicted)))
+        given = ~np.isnan(values)
+        if not given.any():
+            raise ValueError(f"None of the {len(values)} rows has a target, so there is nothing to score.")
+        weights = _check_sample_weight(sample_weight, predicted)[given]
+        return float(r2_score(values[given], predicted[given], sample_weight=weights))

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 VERSION = 1
 CLASS_DTYPES = {"b": bool, "i": np.int64, "u": np.uint64, "f": np.float64, "U": np.str_, "O": object}
-LONGEST_CLASS_NAME = 10_000
+MOST_CHARACTERS = 25_000_000
+"""Of all class names, each padded to the longest: NumPy keeps them so."""
 
 
 def write_model(path: str | Path, model: LadderClassifier | LadderRegressor) -> Path:
@@ -92,7 +93,7 @@ def load(path: str | Path) -> LadderClassifier | LadderRegressor:
     try:
         return _rebuild(tensors, header)
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError, MemoryError) as error:
-        reason = f"its header lacks {error}" if isinstance(error, KeyError) else (str(error).splitlines() or [""])[0]
+        reason = f"its header lacks {error}" if isinstance(error, KeyError) else f"{error}".split("\n")[0][:200]
         raise NotAModelError(
             f"{path}: damaged, or no model that this tikas can read ({reason}). Save it again from where it was made."
         ) from error
@@ -144,8 +145,9 @@ def _classes(header: Mapping[str, Any], outputs: int) -> NDArray[Any]:
     _require(isinstance(names, list) and len(names) == outputs, f"its classes are not {outputs}, one for each output")
     _require(all(isinstance(name, str | int | float) for name in names), "its classes are no labels")
     longest = max((len(name) for name in names if isinstance(name, str)), default=0)
-    _require(longest <= LONGEST_CLASS_NAME, f"a class has a name of {longest} characters")
-    classes = np.array(names, dtype=CLASS_DTYPES[header["class_kind"]])
+    _require(longest * outputs <= MOST_CHARACTERS, f"a class has a name of {longest} characters")
+    _require(header["class_kind"] in CLASS_DTYPES, f"there are no classes of kind {header['class_kind']!r}")
+    classes: NDArray[Any] = np.array(names, dtype=CLASS_DTYPES[header["class_kind"]])
     good = classes.tolist() == names and len(set(names)) == len(names)
     _require(good, f"its classes are not different values of kind {header['class_kind']!r}")
     return classes
@@ -153,15 +155,13 @@ def _classes(header: Mapping[str, Any], outputs: int) -> NDArray[Any]:
 
 def _ladders(tensors: Mapping[str, Tensor], header: Mapping[str, Any], recipe: Recipe) -> list[Ladder]:
     """Ladders of the header's shapes that hold the file's tensors; nothing is allocated before the two agree."""
-    of_member: dict[str, dict[str, Tensor]] = defaultdict(dict)
+    of_member: defaultdict[str, dict[str, Tensor]] = defaultdict(dict)
     for name, tensor in tensors.items():
-        word, number, own = (*name.split(".", 2), "", "")[:3]
-        of_member[f"{word}.{number}"][own] = tensor
-    members, shapes = header["members"], header["shapes"]
-    _require(isinstance(members, int) and members == len(of_member), f"{members!r} members, {len(of_member)} found")
-    ladders = [_ladder(dict(of_member).pop(f"members.{member}"), shapes, recipe) for member in range(members)]
-    _require(bool(ladders), "there is no member")
-    return ladders
+        member = ".".join(name.split(".", 2)[:2])
+        of_member[member][name.removeprefix(f"{member}.")] = tensor
+    members = header["members"]
+    _require(members == len(of_member) > 0, f"{members!r} members, and tensors of {len(of_member)}")
+    return [_ladder(of_member[f"members.{member}"], header["shapes"], recipe) for member in range(len(of_member))]
 
 
 def _ladder(tensors: dict[str, Tensor], shapes: list[list[int]], recipe: Recipe) -> Ladder:

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from sklearn.utils.class_weight import compute_class_weight
+from sklearn.utils.validation import _check_sample_weight, column_or_1d
 
 NO_LABEL = -1
 KINDS = {"boolean", "number", "string"}
@@ -24,6 +26,24 @@ def as_array(y: ArrayLike) -> Array:
     ['cat', -1]
     """
     return np.asarray(y, dtype=object) if isinstance(y, list | tuple) else np.asarray(y)
+
+
+def one_for_each_row(y: ArrayLike | None, rows: int) -> Array:
+    """y as an array, once it is known to have one item for each of so many rows."""
+    if y is None:
+        raise ValueError(
+            "This estimator requires y to be passed, but the target y is None. Give a label for each row, or -1 "
+            "(for a regressor NaN) where there is none."
+        )
+    items = as_array(y)
+    if items.ndim != 1:
+        items = column_or_1d(items, warn=True)
+    if len(items) != rows:
+        raise ValueError(
+            f"X has {rows} rows and y has {len(items)}: inconsistent numbers of samples. Give one label for each row "
+            "of X, or -1 (for a regressor NaN) where there is none."
+        )
+    return items
 
 
 def is_unlabeled(y: Array) -> NDArray[np.bool_]:
@@ -183,3 +203,32 @@ def _check_classes(found: Array, classes: Array) -> None:
         raise ValueError(
             f"y has one class only, {classes.tolist()[0]!r}: a classifier needs labelled rows of at least two classes."
         )
+
+
+def label_weights(
+    codes: NDArray[np.int64],
+    classes: Array,
+    sample_weight: ArrayLike | None,
+    class_weight: dict[Any, float] | str | None,
+) -> NDArray[np.float64] | None:
+    """How much each row's label counts: its own weight times its class's; None where all count the same.
+
+    Examples
+    --------
+    >>> label_weights(np.array([0, 1, -1]), np.array(["cat", "dog"]), [1, 2, 3], {"dog": 10}).tolist()
+    [1.0, 20.0, 3.0]
+    """
+    if sample_weight is None and class_weight is None:
+        return None
+    weights = np.array(_check_sample_weight(sample_weight, codes, dtype=np.float64, ensure_non_negative=True))
+    labeled = codes != NO_LABEL
+    if class_weight is not None:
+        of_class = compute_class_weight(class_weight, classes=classes, y=classes[codes[labeled]])
+        weights[labeled] *= of_class[codes[labeled]]
+    weightless = np.setdiff1d(codes[labeled], codes[labeled & (weights > 0)])
+    if len(weightless):
+        raise ValueError(
+            f"Every labelled row of class {classes[weightless].tolist()[0]!r} has weight zero. Give at least one row "
+            "of each class a positive weight, or leave that class's labels out."
+        )
+    return weights

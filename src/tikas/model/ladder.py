@@ -1,6 +1,6 @@
 """Algorithm 1: corrupt on the way up, run clean beside it, denoise on the way down, sum the costs."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import isfinite
 from typing import Literal, NamedTuple, Self, cast, get_args
 
@@ -164,16 +164,16 @@ class Ladder(nn.Module):
         weights
             How much each labelled row counts in the supervised cost.
         """
-        self._check_rows(unlabeled)
         across = rows_dim(self.shapes[0])
+        self._check_rows(unlabeled)
         if labeled is None:
             labeled = unlabeled.narrow(across, 0, 0)
         self._check_rows(labeled)
-        count = labeled.shape[across] + unlabeled.shape[across]
-        if noise is None:
-            noise = self.draw_noise(unlabeled, count)
-        self._check_noise(noise, count)
         sizes = [labeled.shape[across], unlabeled.shape[across]]
+        self._check_targets(targets, labeled.shape[: labeled.dim() + across + 1])
+        if noise is None:
+            noise = self.draw_noise(unlabeled, sum(sizes))
+        self._check_noise(noise, sum(sizes))
         draws = [torch.split(draw, sizes, rows_dim(shape)) for draw, shape in zip(noise, self.shapes, strict=True)]
 
         # Up: the corrupted passes and the clean one share each product, and never their statistics.
@@ -239,13 +239,15 @@ class Ladder(nn.Module):
 
     def _supervised_cost(self, output: Tensor, targets: Tensor | None, weights: Tensor | None) -> Tensor:
         """Mean over the labelled rows; zero where there are none."""
-        if targets is None:
+        if targets is None or output.shape[-2] == 0:
             return output.new_zeros(output.shape[:-2])
         if self.task == "classification":
             cost = -output.log_softmax(-1).gather(-1, targets.unsqueeze(-1)).squeeze(-1)
         else:
             cost = (output - targets).square().mean(-1)
-        return cost.mean(-1) if weights is None else (weights * cost).sum(-1) / weights.sum(-1)
+        if weights is None:
+            return cost.mean(-1)
+        return (weights * cost).sum(-1) / weights.sum(-1).clamp_min(torch.finfo(cost.dtype).tiny)
 
     def _descent(self) -> range:
         """The levels that the decoder visits, from the top down; none where nothing has a cost."""
@@ -289,6 +291,8 @@ class Ladder(nn.Module):
         all training rows for the best result, or the labelled ones alone to do as the paper's authors did.
         """
         self._check_rows(x)
+        if x.numel() == 0:
+            raise ValueError("There are no rows to calibrate with; give training rows, the more the better.")
         for level, rung in enumerate(self.rungs[1:], 1):
             gathering = Gathering(rung.shape)
             for rows in torch.split(x, chunk, rows_dim(self.shapes[0])):
@@ -312,8 +316,10 @@ class Ladder(nn.Module):
         The batch is normalised with its own statistics, as in training. A level that no cost needs gives None.
         """
         self._check_rows(x)
+        count = x.shape[rows_dim(self.shapes[0])]
         if noise is None:
-            noise = self.draw_noise(x, x.shape[rows_dim(self.shapes[0])])
+            noise = self.draw_noise(x, count)
+        self._check_noise(noise, count)
         denoised = self._descend(self._climb([x], [noise], [self.top]), stream=0)
         return [denoised.get(level) for level in range(len(self.rungs))]
 
@@ -324,10 +330,27 @@ class Ladder(nn.Module):
                 f"Got rows of shape {tuple(x.shape)}; this ladder takes (rows, {', '.join(map(str, shape))})."
             )
 
+    def _check_targets(self, targets: Tensor | None, rows: torch.Size) -> None:
+        if targets is None:
+            if rows[-1]:
+                raise ValueError(f"Got {rows[-1]} labelled rows and no targets; give the target of each.")
+            return
+        outputs = self.shapes[-1]
+        if self.task == "classification":
+            whole = not (targets.is_floating_point() or targets.is_complex())
+            if tuple(targets.shape) != tuple(rows) or not whole:
+                raise ValueError(
+                    f"Got targets of shape {tuple(targets.shape)} and type {targets.dtype}; expected the number of a "
+                    f"class for each labelled row, whole numbers of shape {tuple(rows)}."
+                )
+        elif tuple(targets.shape) != (*rows, *outputs):
+            raise ValueError(f"Got targets of shape {tuple(targets.shape)}; expected values of {(*rows, *outputs)}.")
+
     def _check_noise(self, noise: Sequence[Tensor], rows: int) -> None:
-        given = [tuple(draw.shape[rows_dim(shape) :]) for draw, shape in zip(noise, self.shapes, strict=False)]
+        given = [tuple(draw.shape) for draw in noise]
         expected = [(rows, *shape) for shape in self.shapes]
-        if given != expected or len(noise) != len(expected):
+        fits = [shape[-len(wanted) :] == wanted for shape, wanted in zip(given, expected, strict=False)]
+        if len(given) != len(expected) or not all(fits):
             raise ValueError(f"Got noise of shapes {given}; expected one tensor for each level: {expected}.")
 
 
@@ -346,22 +369,22 @@ def _check(
     task: str,
 ) -> tuple[list[float], list[float]]:
     """The noise and the cost of every level, once everything about them is known to be good."""
-    if not rungs:
-        raise ValueError("A ladder needs at least one rung: its output, for example rungs=[Dense(10)].")
-    if len(input_shape) != 1 or input_shape[0] < 1:
-        raise ValueError(f"input_shape={tuple(input_shape)}: expected (features,), the shape of one row.")
+    if not rungs or not all(hasattr(rung, "build") for rung in rungs):
+        raise ValueError(f"rungs={rungs!r}: expected rungs, the output's last, for example [Dense(100), Dense(10)].")
+    if not isinstance(input_shape, Sequence) or len(input_shape) != 1 or input_shape[0] < 1:
+        raise ValueError(f"input_shape={input_shape!r}: expected (features,), the shape of one row.")
     if denoiser not in DENOISERS:
         raise ValueError(f"denoiser={denoiser!r}: choose one of {', '.join(map(repr, DENOISERS))}.")
     if task not in get_args(Task):
         raise ValueError(f"task={task!r}: choose 'classification' or 'regression'.")
     levels = len(rungs) + 1
-    noises = [float(noise)] * levels if isinstance(noise, int | float) else [float(n) for n in noise]
+    noises = [float(n) for n in noise] if isinstance(noise, Iterable) else [float(noise)] * levels
     if costs is None:
         weights = [1000.0, 10.0, *[0.1] * (levels - 2)]
-    elif isinstance(costs, int | float):
-        weights = [0.0] * (levels - 1) + [float(costs)]
-    else:
+    elif isinstance(costs, Iterable):
         weights = [float(c) for c in costs]
+    else:
+        weights = [0.0] * (levels - 1) + [float(costs)]
     for name, values in (("noise", noises), ("costs", weights)):
         if len(values) != levels:
             raise ValueError(

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
+from numbers import Integral
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -222,7 +223,7 @@ class Dense:
     activation: str = "relu"
 
     def __post_init__(self) -> None:
-        if isinstance(self.features, bool) or not isinstance(self.features, int) or self.features < 1:
+        if isinstance(self.features, bool) or not isinstance(self.features, Integral) or self.features < 1:
             raise ValueError(f"Dense({self.features!r}): the number of units must be a positive whole number.")
         if self.activation not in ACTIVATIONS:
             raise ValueError(
@@ -233,4 +234,4 @@ class Dense:
     def build(self, below: tuple[int, ...], *, top: bool, noise: float, cost: float) -> DenseRung:
         """The module that stands on a level of shape `below`."""
         activation = TOP if top else ACTIVATIONS[self.activation]
-        return DenseRung((self.features,), below, activation=activation, noise=noise, cost=cost)
+        return DenseRung((int(self.features),), below, activation=activation, noise=noise, cost=cost)

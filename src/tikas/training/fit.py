@@ -97,27 +97,25 @@ def fit(
     device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     examples = examples.to(device)
     shape = tuple(examples.rows.shape[1:])
-    if start is None:
-        start = [build_ladder(recipe, shape, examples.outputs, seed) for seed in seeds]
+    ladders = [build_ladder(recipe, shape, examples.outputs, seed) for seed in seeds]
+    if start is not None:
+        _take_over(ladders, start)
     streams = Streams(
         examples,
         splits,
         seeds,
-        start[0].shapes,
+        ladders[0].shapes,
         recipe.batch_size,
         recipe.labeled_batch_size,
         most_in_block=UPDATES_IN_A_REPLAY if device.type == "cuda" else 1,
     )
-    fleet = launch([ladder.to(device) for ladder in start], recipe, streams)
+    fleet = launch([ladder.to(device) for ladder in ladders], recipe, streams)
     histories: list[History] = [[] for _ in seeds]
     interrupted = False
     try:
         for epoch in range(1, recipe.epochs + 1):
             lines = _train_epoch(fleet, epoch)
-            if len(splits[0].validation):
-                errors = _validation_errors(fleet, examples, splits)
-                for line, error in zip(lines, errors, strict=True):
-                    line["validation_error"] = error
+            _add_validation_errors(lines, fleet, examples, splits)
             for history, line in zip(histories, lines, strict=True):
                 history.append(line)
             if on_epoch is not None:
@@ -125,6 +123,7 @@ def fit(
     except KeyboardInterrupt:
         interrupted = True
     ladders = fleet.disband()
+    _check_weights(ladders, recipe)
     for ladder, split in zip(ladders, splits, strict=True):
         chosen = split.labeled if recipe.calibration == "labeled" else split.unlabeled
         ladder.calibrate(examples.rows[torch.as_tensor(chosen, device=device)]).eval().cpu()
@@ -154,32 +153,57 @@ def _train_epoch(fleet: Fleet, epoch: int) -> History:
     ]
 
 
+def _take_over(ladders: Sequence[Ladder], start: Sequence[Ladder]) -> None:
+    """Put the weights of earlier ladders into new ones, which have the recipe's own noise and costs."""
+    for ladder, earlier in zip(ladders, start, strict=True):
+        try:
+            ladder.to(earlier.rungs[1].mean.dtype).load_state_dict(earlier.state_dict())
+        except RuntimeError as error:
+            raise ValueError(
+                "The ladders to go on from have other rungs, another denoiser or costs on other levels than the recipe "
+                "asks for. Keep those as they were, or start anew."
+            ) from error
+
+
 def _check_finite(costs: Tensor, epoch: int, recipe: Recipe) -> None:
     """Stop when a cost ``(updates, members, 1 + levels)`` is no longer a number, and say which went first."""
     if bool(costs.isfinite().all()):
         return
     update, member, cost = (~costs.isfinite()).nonzero()[0].tolist()
     name = "the supervised cost" if cost == 0 else f"the denoising cost of level {cost - 1}"
-    raise TrainingDivergedError(
-        f"Training stopped in epoch {epoch}, update {update + 1}: {name} was no longer a finite number"
-        f"{'' if costs.shape[1] == 1 else f' (member {member})'}. Check that the columns are of about unit scale, "
-        f"then try a learning rate below {recipe.learning_rate:g} or smaller costs than {recipe.costs}."
+    place = f"epoch {epoch}, update {update + 1}" + (f", member {member}" if costs.shape[1] > 1 else "")
+    raise TrainingDivergedError(f"Training stopped in {place}: {name} was no longer a finite number. {_advice(recipe)}")
+
+
+def _check_weights(ladders: Sequence[Ladder], recipe: Recipe) -> None:
+    """The costs show an update's damage only in the next one; after the last, the weights themselves are looked at."""
+    for ladder in ladders:
+        for name, parameter in ladder.named_parameters():
+            if not bool(parameter.isfinite().all()):
+                raise TrainingDivergedError(f"After the last update {name} was no longer finite. {_advice(recipe)}")
+
+
+def _advice(recipe: Recipe) -> str:
+    return (
+        f"Check that the columns are of about unit scale, then try a learning rate below {recipe.learning_rate:g} "
+        f"or smaller costs than {recipe.costs}."
     )
 
 
 @torch.no_grad()
-def _validation_errors(fleet: Fleet, examples: Examples, splits: Sequence[Split]) -> list[float]:
+def _add_validation_errors(lines: History, fleet: Fleet, examples: Examples, splits: Sequence[Split]) -> None:
     """The error of every member on the rows held out for it: a percentage, or a root mean square for regression.
 
     Statistics come from no more than 10,000 rows: enough to watch the training by.
     """
-    errors = []
-    for ladder, split in zip(fleet.disband(), splits, strict=True):
-        held_out = torch.as_tensor(split.validation, device=examples.rows.device)
-        some = torch.as_tensor(split.unlabeled[:10_000], device=examples.rows.device)
-        ladder.calibrate(examples.rows[some], chunk=len(some)).eval()
-        errors.append(error_of(ladder, examples.rows[held_out], examples.targets[held_out]))
-    return errors
+    if not any(len(split.validation) for split in splits):
+        return
+    for line, ladder, split in zip(lines, fleet.disband(), splits, strict=True):
+        if len(split.validation):
+            held_out = torch.as_tensor(split.validation, device=examples.rows.device)
+            some = torch.as_tensor(split.unlabeled[:10_000], device=examples.rows.device)
+            ladder.calibrate(examples.rows[some]).eval()
+            line["validation_error"] = error_of(ladder, examples.rows[held_out], examples.targets[held_out])
 
 
 @torch.no_grad()

@@ -1,12 +1,15 @@
 """The recipe: everything that a run depends on but its seed, as one frozen value that has a name."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from hashlib import sha256
 from math import isfinite
-from typing import Any, Literal, Self
+from operator import index
+from typing import Any, Literal, Self, get_args
 
+Task = Literal["classification", "regression"]
+Calibration = Literal["all", "labeled"]
 Denoiser = Literal["gaussian", "mlp", "no-product", "linear", "additive"]
 ActivationName = Literal["relu", "leaky_relu", "tanh", "gelu", "linear"]
 
@@ -30,7 +33,7 @@ class Recipe:
     """How many labels are used, balanced over the classes, or all that there are."""
     validation: int = 0
     """How many training rows are held out, to report their error after every epoch."""
-    task: Literal["classification", "regression"] = "classification"
+    task: Task = "classification"
     """Classes on top, or values."""
     network: tuple[int, ...] = (1000, 500, 250, 250, 250)
     """Units of the hidden rungs, from the bottom up; the top's follow from the data."""
@@ -53,28 +56,45 @@ class Recipe:
     """Unlabelled rows in an update."""
     labeled_batch_size: int = 100
     """Labelled rows in an update; fewer labels than that are repeated, each time with other noise."""
-    calibration: Literal["all", "labeled"] = "all"
+    calibration: Calibration = "all"
     """Which training rows the statistics for prediction come from; the paper's authors took the labelled ones."""
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if isinstance(value, list):
-                object.__setattr__(self, field.name, tuple(value))
+        for name in ("epochs", "batch_size", "labeled_batch_size", "validation"):
+            self._set(name, _whole, "a whole number")
+        if self.labels != "all":
+            self._set("labels", _whole, "a whole number, or 'all'")
+        for name in ("learning_rate", "annealed"):
+            self._set(name, float, "a number")
+        self._set("network", lambda units: tuple(map(_whole, _each(units))), "whole numbers")
+        for name in ("noise", "costs"):
+            self._set(name, lambda values: tuple(map(float, _each(values))), "numbers")
         self._check()
 
+    def _set(self, name: str, convert: Callable[[Any], object], expected: str) -> None:
+        """Bring a field to its one form, so that equal recipes have equal names."""
+        try:
+            object.__setattr__(self, name, convert(getattr(self, name)))
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{name}={getattr(self, name)!r}: expected {expected}.") from error
+
     def _check(self) -> None:
-        for name in ("epochs", "batch_size", "labeled_batch_size"):
-            _require(isinstance(getattr(self, name), int) and getattr(self, name) >= 1, name, self, "at least 1")
-        _require(self.batch_size >= 2, "batch_size", self, "at least 2, for the statistics of a batch")
-        _require(self.labeled_batch_size >= 2, "labeled_batch_size", self, "at least 2, for the statistics of a batch")
+        for name, kind in (
+            ("task", Task),
+            ("activation", ActivationName),
+            ("denoiser", Denoiser),
+            ("calibration", Calibration),
+        ):
+            choices = get_args(kind)
+            _require(getattr(self, name) in choices, name, self, f"one of {', '.join(map(repr, choices))}")
+        _require(self.epochs >= 1, "epochs", self, "at least 1")
+        for name in ("batch_size", "labeled_batch_size"):
+            _require(getattr(self, name) >= 2, name, self, "at least 2, for the statistics of a batch")
         _require(self.labels == "all" or self.labels >= 1, "labels", self, "at least 1, or 'all'")
         _require(self.validation >= 0, "validation", self, "at least 0")
         _require(0 < self.learning_rate < float("inf"), "learning_rate", self, "above 0")
         _require(0 <= self.annealed <= 1, "annealed", self, "between 0 and 1")
-        _require(
-            all(isinstance(n, int) and n >= 1 for n in self.network), "network", self, "a positive whole number each"
-        )
+        _require(all(units >= 1 for units in self.network), "network", self, "positive whole numbers")
         for name in ("noise", "costs"):
             values = getattr(self, name)
             good = 1 <= len(values) <= self.levels and all(isfinite(v) and v >= 0 for v in values)
@@ -122,6 +142,19 @@ class Recipe:
     def name(self) -> str:
         """Twelve letters that stand for this recipe and no other."""
         return sha256(self.to_json().encode()).hexdigest()[:12]
+
+
+def _whole(value: Any) -> int:
+    if isinstance(value, bool):
+        raise TypeError("a boolean is not a number")
+    return index(value)
+
+
+def _each(value: Any) -> Iterable[Any]:
+    """The values of a sequence, or a value alone."""
+    if isinstance(value, str):
+        raise TypeError("text is not numbers")
+    return value if isinstance(value, Iterable) else (value,)
 
 
 def _require(good: bool, name: str, recipe: Recipe, expected: str) -> None:

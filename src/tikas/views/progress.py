@@ -30,7 +30,7 @@ def progress_bar(
         return
     columns = (
         TextColumn("{task.description}"),
-        BarColumn(),
+        BarColumn(bar_width=20),
         MofNCompleteColumn(),
         TextColumn("{task.fields[figures]}"),
         TimeRemainingColumn(),
@@ -49,5 +49,5 @@ def figures(progress: Progress) -> str:
     lines = progress.members
     names = [name for name in ("total", "supervised", "validation_error") if name in lines[0]]
     means = {name: sum(line[name] for line in lines) / len(lines) for name in names}
-    shown = f"cost {means['total']:.4g}, supervised {means['supervised']:.4g}"
-    return shown + (f", validation error {means['validation_error']:.2f}" if "validation_error" in means else "")
+    shown = f"cost {means['total']:.4g} ({means['supervised']:.2g})"
+    return shown + (f", error {means['validation_error']:.2f}" if "validation_error" in means else "")

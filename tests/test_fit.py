@@ -1,0 +1,440 @@
+"""The loop does what a plain one would: it anneals, keeps away from held-out rows, repeats itself, and stops well."""
+
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from dataclasses import replace
+from math import isfinite
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from tikas.data.sources import load
+from tikas.data.splits import Split, split
+from tikas.data.streams import Examples, Streams
+from tikas.model.ladder import Ladder
+from tikas.training.fit import Progress, Trained, TrainingDivergedError, error_of, fit
+from tikas.training.fleet import build_ladder
+from tikas.training.recipe import Recipe
+
+CLASSES = np.arange(120) % 3
+RECIPE = Recipe(data="array", network=(8, 6), costs=(10.0, 1.0, 0.1), batch_size=20, labeled_batch_size=12, epochs=6)
+SPLIT = split(CLASSES, 9, seed=0)
+HELD_OUT = split(CLASSES, 9, validation=40, seed=0)
+
+
+def blobs(task: str = "classification") -> Examples:
+    """120 rows about three centres; for regression, two values that follow from them."""
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(3, 7))[CLASSES] + 0.5 * rng.normal(size=(120, 7))
+    x = torch.from_numpy(rows).float()
+    if task == "regression":
+        return Examples(x, x @ torch.from_numpy(rng.normal(size=(7, 2))).float(), 2)
+    return Examples(x, torch.from_numpy(CLASSES), 3)
+
+
+def train(recipe: Recipe = RECIPE, examples: Examples | None = None, split: Split = SPLIT, seed: int = 0, **more):
+    return fit(examples or blobs(recipe.task), [split], recipe, [seed], device="cpu", **more)
+
+
+def same_state(one: Ladder, other: Ladder) -> bool:
+    """Bit for bit, parameters and statistics."""
+    ours, theirs = one.state_dict(), other.state_dict()
+    return ours.keys() == theirs.keys() and all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
+
+
+def costs_of(history: list[dict]) -> list[dict]:
+    return [{name: value for name, value in line.items() if name != "seconds"} for line in history]
+
+
+# Annealing reaches the optimiser.
+
+
+@pytest.fixture
+def steps() -> Iterator[list[tuple[float, Tensor]]]:
+    """The learning rate that every step of an optimiser used, and the weights after it."""
+    taken: list[tuple[float, Tensor]] = []
+
+    def record(optimizer: torch.optim.Optimizer, *_: object) -> None:
+        (rate,) = {float(group["lr"]) for group in optimizer.param_groups}
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        taken.append((rate, torch.cat([parameter.detach().flatten().clone() for parameter in parameters])))
+
+    hook = register_optimizer_step_post_hook(record)
+    yield taken
+    hook.remove()
+
+
+def test_every_update_uses_the_rate_of_the_recipe(steps):
+    train()
+    updates = 6 * 120 // 20
+    expected = [RECIPE.rate(update, updates) for update in range(updates)]
+    assert [rate for rate, _ in steps] == pytest.approx(expected, rel=1e-6)
+    assert expected[-1] == pytest.approx(RECIPE.learning_rate / 12)
+
+
+def test_weights_come_to_rest_at_the_end_and_not_without_annealing(steps):
+    recipe = replace(RECIPE, epochs=10)
+    movement = {}
+    for annealed in (1 / 3, 0.0):
+        steps.clear()
+        train(replace(recipe, annealed=annealed))
+        weights = torch.stack([after for _, after in steps])
+        movement[annealed] = weights.diff(dim=0).abs().mean(1)
+    for moved in movement.values():
+        assert moved[:38].min() > 0.2 * moved[:38].max()  # at a constant rate steps are of about one size
+    annealed, constant = movement[1 / 3], movement[0.0]
+    assert annealed[-1] < 0.1 * annealed[:38].mean()  # the last rate is 1/20 of the first
+    assert constant[-1] > 0.5 * constant[:38].mean()
+    assert torch.equal(annealed[:38], constant[:38])
+
+
+def test_the_first_step_is_adams_every_weight_by_the_learning_rate():
+    """The first step is lr·g/(|g| + 1e-8), whatever g; a weight without a gradient stays."""
+    recipe = replace(RECIPE, epochs=1, batch_size=120, learning_rate=0.01)
+    first, (after,) = build_ladder(recipe, (7,), 3, 0), train(recipe).ladders
+    for (name, before), moved in zip(first.named_parameters(), after.parameters(), strict=True):
+        steps = (moved - before).abs()
+        assert (((steps - 0.01).abs() < 1e-4) | (steps == 0)).all(), name
+        if "weight" in name and "back" not in name:
+            assert (steps > 0).all()
+
+
+def plain_loop(recipe: Recipe, examples: Examples, split: Split, seed: int) -> tuple[Ladder, Tensor]:
+    """Training as anybody would write it, with its own optimiser; and the total costs of its updates."""
+    ladder = build_ladder(recipe, tuple(examples.rows.shape[1:]), examples.outputs, seed)
+    optimizer = torch.optim.Adam(ladder.parameters(), betas=(0.9, 0.999), eps=1e-8)
+    streams = Streams(examples, [split], [seed], ladder.shapes, recipe.batch_size, recipe.labeled_batch_size)
+    totals = []
+    for epoch in range(recipe.epochs):
+        streams.start_epoch()
+        for update in range(streams.updates):
+            done = epoch * streams.updates + update
+            optimizer.param_groups[0]["lr"] = recipe.rate(done, recipe.epochs * streams.updates)
+            optimizer.zero_grad()
+            total = ladder.costs(**streams.batch(update)._asdict()).total
+            total.backward()
+            optimizer.step()
+            totals.append(total.item())
+    return ladder.calibrate(examples.rows[split.unlabeled]).eval(), torch.tensor(totals).view(recipe.epochs, -1)
+
+
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_training_ends_where_a_plain_loop_ends(task):
+    recipe = replace(RECIPE, task=task)
+    trained = train(recipe)
+    ladder, totals = plain_loop(recipe, blobs(task), SPLIT, seed=0)
+    for (name, ours), theirs in zip(trained.ladders[0].state_dict().items(), ladder.state_dict().values(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=5e-6, msg=name)  # measured 1e-7; 36 updates go 0.06
+    assert [line["total"] for line in trained.histories[0]] == pytest.approx(totals.mean(1).tolist(), rel=1e-5)
+
+
+# The same again.
+
+
+def test_the_same_recipe_and_seed_give_the_same_weights_bit_for_bit():
+    torch.manual_seed(1)
+    one = train(split=HELD_OUT, seed=7)
+    torch.manual_seed(2)
+    other = train(split=HELD_OUT, seed=7)
+    assert same_state(one.ladders[0], other.ladders[0])
+    assert costs_of(one.histories[0]) == costs_of(other.histories[0])
+
+
+def test_other_seeds_give_other_weights():
+    ladders = [train(seed=seed).ladders[0] for seed in (7, 8)] + fit(blobs(), [SPLIT] * 2, RECIPE, [9, 10]).ladders
+    for one in range(4):
+        for other in range(one):
+            assert (ladders[one].rungs[1].weight - ladders[other].rungs[1].weight).abs().max() > 0.1
+
+
+def test_training_leaves_the_global_generator_and_the_examples_alone():
+    examples, state = blobs(), torch.get_rng_state()
+    train(examples=examples)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(examples.rows, blobs().rows)
+    assert torch.equal(examples.targets, blobs().targets)
+
+
+# History.
+
+
+LINE = {"epoch", "learning_rate", "total", "supervised", "denoising", "seconds"}
+
+
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_history_has_a_line_for_every_epoch_with_each_cost(task):
+    recipe = replace(RECIPE, task=task, costs=(10.0, 0.0, 0.1))
+    (history,) = train(recipe).histories
+    assert [line["epoch"] for line in history] == [1, 2, 3, 4, 5, 6]
+    assert [line["learning_rate"] for line in history] == [recipe.rate(6 * epoch - 1, 36) for epoch in range(1, 7)]
+    for line in history:
+        assert line.keys() == LINE
+        assert line["seconds"] > 0
+        assert [cost > 0 for cost in line["denoising"]] == [True, False, True, True]
+        weighted = sum(weight * cost for weight, cost in zip(recipe.levels_of_costs(), line["denoising"], strict=True))
+        assert line["total"] == pytest.approx(line["supervised"] + weighted)
+    assert history[-1]["total"] < history[0]["total"]
+
+
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_the_error_of_held_out_rows_is_told_where_there_are_any(task):
+    (history,) = train(replace(RECIPE, task=task), split=HELD_OUT).histories
+    for line in history:
+        assert line.keys() == LINE | {"validation_error"}
+        assert isfinite(line["validation_error"])
+
+
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_the_last_validation_error_is_that_of_the_ladder_that_comes_back(task):
+    """Few rows: the statistics of every epoch's error are those of all unlabelled rows, as the last ladder's."""
+    examples = blobs(task)
+    trained = train(replace(RECIPE, task=task), examples, HELD_OUT)
+    ladder, rows = trained.ladders[0], torch.from_numpy(HELD_OUT.validation)
+    outputs, targets = ladder(examples.rows[rows]).detach().numpy(), examples.targets[rows].numpy()
+    if task == "classification":
+        expected = 100 * np.mean(outputs.argmax(1) != targets)
+    else:
+        expected = np.sqrt(np.mean((outputs - targets) ** 2))
+    assert trained.histories[0][-1]["validation_error"] == pytest.approx(expected, rel=1e-5)
+    assert error_of(ladder, examples.rows[rows], examples.targets[rows]) == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_member_without_held_out_rows_has_no_validation_error():
+    apart = Split(HELD_OUT.labeled, HELD_OUT.unlabeled, HELD_OUT.validation[:0])
+    first, second = fit(blobs(), [HELD_OUT, apart], RECIPE, [0, 1], device="cpu").histories
+    assert "validation_error" in first[-1]
+    assert "validation_error" not in second[-1]
+
+
+def test_validation_error_falls_while_digits_are_learnt():
+    digits = load("digits")
+    examples = Examples(torch.from_numpy(digits.train_x).flatten(1), torch.from_numpy(digits.train_y), 10)
+    recipe = Recipe(data="digits", network=(64, 32), costs=(100.0, 10.0, 0.1), epochs=6, learning_rate=0.005)
+    rows = split(digits.train_y, 50, validation=300, seed=0)
+    (history,) = train(recipe, examples, rows).histories
+    errors = [line["validation_error"] for line in history]
+    assert errors[-1] < 30  # percent; by chance 90, and over four seeds 13 to 18
+    assert errors[-1] < 0.6 * errors[0]  # over four seeds 0.36 to 0.42
+
+
+# What must not be learnt from.
+
+
+@pytest.mark.parametrize("poison", [1e30, float("nan")])
+@pytest.mark.parametrize("calibration", ["all", "labeled"])
+def test_held_out_rows_never_touch_weights_or_statistics(poison, calibration):
+    recipe, examples = replace(RECIPE, calibration=calibration), blobs()
+    poisoned = examples._replace(rows=examples.rows.clone(), targets=examples.targets.clone())
+    poisoned.rows[HELD_OUT.validation] = poison
+    poisoned.targets[HELD_OUT.validation] = 0
+    clean, other = (train(recipe, each, HELD_OUT) for each in (examples, poisoned))
+    assert same_state(clean.ladders[0], other.ladders[0])
+    assert all(isfinite(line["validation_error"]) for line in other.histories[0])
+
+
+def test_targets_of_rows_without_a_label_are_never_looked_at():
+    examples = blobs()
+    hidden = examples._replace(targets=torch.full_like(examples.targets, -1))
+    hidden.targets[SPLIT.labeled] = examples.targets[SPLIT.labeled]
+    assert same_state(train(examples=examples).ladders[0], train(examples=hidden).ladders[0])
+
+
+def test_a_label_makes_a_difference():
+    """Or the tests above would show nothing."""
+    examples = blobs()
+    other = examples._replace(targets=examples.targets.clone())
+    other.targets[SPLIT.labeled[0]] = (other.targets[SPLIT.labeled[0]] + 1) % 3
+    assert not same_state(train(examples=examples).ladders[0], train(examples=other).ladders[0])
+
+
+def test_a_weight_of_zero_takes_a_row_out_of_the_supervised_cost():
+    examples = blobs()
+    outvoted = torch.from_numpy(SPLIT.labeled[:4])
+    weights = torch.ones(120).index_fill(0, outvoted, 0.0)
+    one = examples._replace(weights=weights)
+    other = one._replace(targets=examples.targets.index_fill(0, outvoted, 2))
+    assert not torch.equal(one.targets, other.targets)
+    assert same_state(train(examples=one).ladders[0], train(examples=other).ladders[0])
+
+
+def test_weights_of_one_are_no_weights_and_larger_ones_count_for_more():
+    examples = blobs()
+    plain, ones = train(examples=examples), train(examples=examples._replace(weights=torch.ones(120)))
+    assert ones.histories[0][-1]["total"] == pytest.approx(plain.histories[0][-1]["total"], rel=1e-5)
+    twice = train(examples=examples._replace(weights=torch.full((120,), 2.0)))
+    assert twice.histories[0][-1]["total"] == pytest.approx(plain.histories[0][-1]["total"], rel=1e-5)
+    of_class_0 = examples._replace(weights=torch.where(examples.targets == 0, 100.0, 1.0))
+    even, uneven = (train(replace(RECIPE, learning_rate=0.02), each).ladders[0] for each in (examples, of_class_0))
+    chosen = [ladder(examples.rows).softmax(1)[:, 0].mean().item() for ladder in (even, uneven)]
+    assert chosen[1] > 1.1 * chosen[0]
+
+
+def test_a_batch_whose_rows_all_weigh_nothing_does_not_stop_the_training():
+    many = split(CLASSES, 60, seed=0)  # five batches of twelve, of which four at least hold no row that counts
+    weights = torch.zeros(120)
+    weights[many.labeled[0]] = 1
+    train(examples=blobs()._replace(weights=weights), split=many)
+
+
+# Calibration.
+
+
+@pytest.mark.parametrize(("calibration", "rows"), [("all", HELD_OUT.unlabeled), ("labeled", HELD_OUT.labeled)])
+def test_statistics_for_prediction_come_from_the_rows_that_the_recipe_says(calibration, rows):
+    (ladder,) = train(replace(RECIPE, calibration=calibration), split=HELD_OUT).ladders
+    again = deepcopy(ladder).calibrate(blobs().rows[rows])
+    for level in (1, 2, 3):
+        torch.testing.assert_close(ladder.rungs[level].mean, again.rungs[level].mean, rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(ladder.rungs[level].deviation, again.rungs[level].deviation, rtol=1e-6, atol=0)
+
+
+def test_calibration_changes_the_statistics_alone():
+    every, labeled = (train(replace(RECIPE, calibration=rows)).ladders[0] for rows in ("all", "labeled"))
+    assert all(torch.equal(one, other) for one, other in zip(every.parameters(), labeled.parameters(), strict=True))
+    assert not torch.allclose(every.rungs[1].mean, labeled.rungs[1].mean)
+
+
+def test_ladders_come_back_ready_to_predict():
+    (ladder,) = train().ladders
+    assert not ladder.training
+    alone, among = ladder(blobs().rows[:1]), ladder(blobs().rows)[:1]
+    torch.testing.assert_close(alone, among)
+
+
+# Going on.
+
+
+def test_training_goes_on_from_the_ladders_given():
+    """At a rate that no weight of single precision can feel, what comes out is what went in."""
+    (first,) = train().ladders
+    (after,) = train(replace(RECIPE, learning_rate=1e-30), seed=5, start=[first]).ladders
+    assert all(torch.equal(one, other) for one, other in zip(first.parameters(), after.parameters(), strict=True))
+    (further,) = train(seed=5, start=[first]).histories
+    (anew,) = train(seed=5).histories
+    assert further[0]["total"] < anew[0]["total"]
+
+
+def test_the_ladders_given_stay_as_they_were():
+    (first,) = train().ladders
+    before = deepcopy(first)
+    (after,) = train(seed=5, start=[first]).ladders
+    assert same_state(first, before)
+    assert not first.training
+    assert not same_state(first, after)
+
+
+def test_every_epoch_is_told_of_as_it_ends():
+    told: list[Progress] = []
+    trained = fit(blobs(), [HELD_OUT] * 2, RECIPE, [0, 1], device="cpu", on_epoch=told.append)
+    assert [progress.epoch for progress in told] == [1, 2, 3, 4, 5, 6]
+    assert {progress.epochs for progress in told} == {6}
+    for progress, *lines in zip(told, *trained.histories, strict=True):
+        assert progress.members == lines
+
+
+# Stopping early.
+
+
+def interrupted_after(updates: int) -> Callable[..., None]:
+    """Ctrl-C while this many updates are done and the next one has begun."""
+    begun = 0
+
+    def press(*_: object) -> None:
+        nonlocal begun
+        begun += 1
+        if begun > updates:
+            raise KeyboardInterrupt
+
+    return press
+
+
+@pytest.fixture
+def press_ctrl_c() -> Iterator[Callable[[int], None]]:
+    hooks = []
+    yield lambda updates: hooks.append(register_optimizer_step_pre_hook(interrupted_after(updates)))
+    for hook in hooks:
+        hook.remove()
+
+
+def train_through_ctrl_c(**arguments) -> Trained:
+    """An interrupt that comes out would end pytest itself, and not this test alone."""
+    try:
+        return train(**arguments)
+    except KeyboardInterrupt:
+        pytest.fail("Ctrl-C came through, and what there was is lost")
+
+
+@pytest.mark.parametrize("updates", [0, 5, 6, 20])
+def test_what_there_is_is_kept_at_ctrl_c(press_ctrl_c, updates):
+    press_ctrl_c(updates)
+    trained = train_through_ctrl_c()
+    assert trained.interrupted
+    assert len(trained.histories[0]) == updates // 6
+    (ladder,) = trained.ladders
+    assert not ladder.training
+    assert ladder(blobs().rows).isfinite().all()
+    assert all(tensor.isfinite().all() for tensor in ladder.state_dict().values())
+
+
+def test_what_is_kept_at_ctrl_c_is_what_a_shorter_training_would_have_given():
+    recipe = replace(RECIPE, annealed=0.0)
+
+    def press(progress: Progress) -> None:
+        if progress.epoch == 4:
+            raise KeyboardInterrupt
+
+    cut = train_through_ctrl_c(recipe=recipe, on_epoch=press)
+    short = train(replace(recipe, epochs=4))
+    assert cut.interrupted
+    assert not short.interrupted
+    assert same_state(cut.ladders[0], short.ladders[0])
+    assert costs_of(cut.histories[0]) == costs_of(short.histories[0])
+
+
+def stopped(**arguments) -> str:
+    with pytest.raises(TrainingDivergedError) as caught:
+        train(**arguments)
+    return str(caught.value)
+
+
+def test_a_denoising_cost_that_is_no_number_stops_the_training_with_its_level_and_advice():
+    examples = blobs()
+    unlabeled = np.setdiff1d(SPLIT.unlabeled, SPLIT.labeled)[0]
+    examples.rows[unlabeled] = 1e25  # its square is beyond single precision
+    message = stopped(examples=examples)
+    assert "stopped in epoch 1, update " in message
+    assert "the denoising cost of level 0 was no longer a finite number" in message
+    assert "columns are of about unit scale" in message
+    assert "learning rate below 0.002 or smaller costs than (10.0, 1.0, 0.1)" in message
+
+
+def test_a_supervised_cost_that_is_no_number_stops_the_training():
+    examples = blobs("regression")
+    examples.targets[SPLIT.labeled[0]] = 1e25
+    assert "epoch 1, update 1: the supervised cost" in stopped(
+        recipe=replace(RECIPE, task="regression", labeled_batch_size=18), examples=examples
+    )
+
+
+def test_the_epoch_that_training_stopped_in_is_told():
+    """One update an epoch: the first is taken from good weights, and leaves bad ones."""
+    message = stopped(recipe=replace(RECIPE, batch_size=120, learning_rate=1e38))
+    assert "stopped in epoch 2, update 1" in message
+    assert "learning rate below 1e+38" in message
+
+
+def test_the_member_that_stopped_a_fleet_is_told():
+    examples = blobs("regression")
+    chosen = [split(CLASSES, 9, seed=seed) for seed in (0, 1)]
+    bad = np.setdiff1d(chosen[1].labeled, chosen[0].labeled)[0]
+    examples.targets[bad] = 1e25
+    recipe = replace(RECIPE, task="regression", labeled_batch_size=18)
+    with pytest.raises(TrainingDivergedError, match=r"the supervised cost .* \(member 1\)"):
+        fit(examples, chosen, recipe, [0, 1], device="cpu")
+
+
+def test_weights_that_the_last_update_ruined_stop_the_training_too():
+    assert "epoch 1" in stopped(recipe=replace(RECIPE, batch_size=120, epochs=1, learning_rate=1e38))
