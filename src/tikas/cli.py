@@ -9,6 +9,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -113,11 +114,13 @@ def _parse(arguments: list[str]) -> Train | Predict:
 
 
 def _first_paragraph(box: str) -> str:
-    """What an error box of the parser says before its first rule, as one line."""
-    lines = [line.strip("│ ") for line in box.splitlines() if line.startswith("│")]
-    rule = next((i for i, line in enumerate(lines) if line.startswith("──")), len(lines))
-    said = " ".join(lines[:rule]).removeprefix("Error parsing __tyro-dummy-inner__.recipe: ")
-    return f"{said} (tikas --help shows what there is)"
+    """What an error box of the parser says first, as one line; the title is in the frame, or above a rule."""
+    lines = [line.strip("│ ") for line in box.splitlines() if line.strip() and not line.startswith(("╭", "╰"))]
+    paragraphs = [
+        " ".join(group) for rule, group in groupby(lines, key=lambda line: set(line) <= set("─-")) if not rule
+    ]
+    said = paragraphs[0 if box.startswith("╭") else 1]
+    return f"{said.removeprefix('Error parsing __tyro-dummy-inner__.recipe: ')} (tikas --help shows what there is)"
 
 
 def _complain(what: object) -> None:
