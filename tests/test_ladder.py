@@ -43,7 +43,7 @@ def assert_same_state(one: Ladder, other: Ladder) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"rungs": []}, "A ladder needs at least one rung: its output, for example rungs=[Dense(10)]."),
+        ({"rungs": []}, "rungs=[]: expected rungs, the output's last, for example [Dense(100), Dense(10)]."),
         ({"input_shape": ()}, "input_shape=(): expected (features,), the shape of one row."),
         ({"input_shape": (0,)}, "input_shape=(0,): expected (features,)"),
         (

@@ -56,7 +56,7 @@ def test_a_terminal_sees_epoch_costs_and_validation_error():
     shown = shown_on(console)
     assert "digits, 50 labels" in shown
     assert re.search(r"\b3/150\b", shown)
-    assert "cost 12.35, supervised 0.6789, validation error 4.50" in shown
+    assert "cost 12.35 (0.68), error 4.50" in shown
 
 
 def test_eighty_columns_are_enough():
@@ -64,7 +64,8 @@ def test_eighty_columns_are_enough():
     with progress_bar(console=console) as on_epoch:
         on_epoch(Progress(3, 150, [line(12.345, 0.6789, validation_error=4.5)]))
     assert "3/150" in shown_on(console)
-    assert "validation error 4.50" in shown_on(console)
+    assert "cost 12.35 (0.68), error 4.50" in shown_on(console)
+    assert re.search(r"error 4\.50 +(-:--:--|\d:\d\d:\d\d)", shown_on(console))  # the time left is still on the line
     assert "…" not in shown_on(console)
 
 
@@ -72,8 +73,8 @@ def test_without_held_out_rows_no_validation_error_is_shown():
     console = terminal()
     with progress_bar(console=console) as on_epoch:
         on_epoch(Progress(1, 2, [line(12.345, 0.6789)]))
-    assert "cost 12.35, supervised 0.6789" in shown_on(console)
-    assert "validation" not in shown_on(console)
+    assert "cost 12.35 (0.68)" in shown_on(console)
+    assert "error" not in shown_on(console)
     assert "nan" not in shown_on(console).lower()
 
 
@@ -87,7 +88,7 @@ def test_time_left_is_shown():
 
 def test_a_fleet_shows_the_means_of_its_members():
     members = [line(10.0, 1.0, validation_error=3.0), line(20.0, 2.0, validation_error=5.0)]
-    assert figures(Progress(1, 2, members)) == "cost 15, supervised 1.5, validation error 4.00"
+    assert figures(Progress(1, 2, members)) == "cost 15 (1.5), error 4.00"
 
 
 @pytest.mark.parametrize("validation", [0, 10])
@@ -103,8 +104,10 @@ def test_training_moves_the_bar_to_its_last_epoch(validation):
     last = trained.histories[0][-1]
     shown = shown_on(console)
     assert "3/3" in shown
-    assert f"cost {last['total']:.4g}, supervised {last['supervised']:.4g}" in shown
-    assert ("validation error" in shown) == (validation > 0)
+    assert f"cost {last['total']:.4g} ({last['supervised']:.2g})" in shown
+    assert ("error" in shown) == (validation > 0)
+    if validation:
+        assert f", error {last['validation_error']:.2f}" in shown
 
 
 def test_the_bar_leaves_a_clean_line_when_training_fails():
