@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import subprocess
 from collections.abc import Iterator
@@ -39,12 +40,12 @@ def versions() -> dict[str, str]:
 
 
 def revision() -> str:
-    """The git revision of the working tree, or an empty string outside one."""
+    """The git revision of the working tree; where there is none, what TIKAS_REVISION says."""
     try:
         command = ["git", "rev-parse", "--short=12", "HEAD"]
         answer = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
-        return ""
+        return os.environ.get("TIKAS_REVISION", "")
     return answer.stdout.strip()
 
 

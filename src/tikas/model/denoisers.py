@@ -11,7 +11,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from tikas.model.layout import batch_dims, per_unit
+from tikas.model.layout import batch_dims, rows_per_unit
 
 
 class Denoiser(nn.Module):
@@ -25,7 +25,7 @@ class Denoiser(nn.Module):
 
     def rows(self, parameter: Tensor) -> Sequence[Tensor]:
         """The rows of a parameter ``(*members, rows, units)``, each laid out against a batch."""
-        return [per_unit(row, self.shape) for row in parameter.unbind(-2)]
+        return rows_per_unit(parameter, self.shape)
 
     def reset(self) -> None:
         """Set the first values."""
@@ -70,7 +70,7 @@ class _Gaussian(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, corrupted: Tensor, above: Tensor, a: Tensor, shape: tuple[int, ...]) -> Tensor:
-        a1, a2, a3, a4, a5, a6, a7, a8, a9, a10 = (per_unit(row, shape) for row in a.unbind(-2))
+        a1, a2, a3, a4, a5, a6, a7, a8, a9, a10 = rows_per_unit(a, shape)
         gate = torch.addcmul(a3, a2, above).sigmoid_()
         prior = torch.addcmul(a5, a4, above).addcmul_(a1, gate)
         trust_gate = torch.addcmul(a8, a7, above).sigmoid_()
@@ -83,7 +83,7 @@ class _Gaussian(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         above, a, gate, trust_gate, trust, distance = ctx.saved_tensors
-        rows = [per_unit(row, ctx.shape) for row in a.unbind(-2)]
+        rows = rows_per_unit(a, ctx.shape)
         (gradient,) = gradients
         to_corrupted = gradient * trust
         prior = _backward_of_mixture(gradient - to_corrupted, above, gate, rows[:5], ctx.shape)
@@ -92,7 +92,7 @@ class _Gaussian(torch.autograd.Function):
 
 
 def _backward_of_mixture(
-    gradient: Tensor, above: Tensor, gate: Tensor, rows: list[Tensor], shape: tuple[int, ...]
+    gradient: Tensor, above: Tensor, gate: Tensor, rows: Sequence[Tensor], shape: tuple[int, ...]
 ) -> tuple[Tensor, list[Tensor]]:
     """Through m = a1 s + a4 u + a5, s = sigmoid(a2 u + a3): to u, and to the five parameters."""
     a1, a2, _, a4, _ = rows

@@ -9,7 +9,13 @@ from torch import Tensor
 
 def per_unit(parameter: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Lay a parameter ``(*members, units)`` out against a batch of the level's `shape`."""
-    return parameter.unsqueeze(-2)[(...,) + (None,) * (len(shape) - 1)]
+    parameter = parameter.unsqueeze(-2)
+    return parameter if len(shape) == 1 else parameter[(...,) + (None,) * (len(shape) - 1)]
+
+
+def rows_per_unit(parameter: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, ...]:
+    """The rows of a parameter ``(*members, rows, units)``, each laid out against a batch of the level's `shape`."""
+    return per_unit(parameter, shape).unbind(-2 - len(shape))
 
 
 def rows_dim(shape: tuple[int, ...]) -> int:

@@ -1,6 +1,7 @@
 """Which program trains a fleet: plain, compiled, or captured as a CUDA graph; all of them learn the same thing."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from shutil import which
 
 import torch
@@ -13,6 +14,9 @@ from tikas.training.recipe import Recipe
 
 WORTH_COMPILING = 1e12
 """Products of parameters, rows and updates from which on compiling (half a minute on a CPU) is paid back."""
+
+WORTH_THREADS = 1e8
+"""Products of parameters and rows in an update from which on a second thread is worth it."""
 
 UPDATES_IN_A_REPLAY = 10
 
@@ -90,7 +94,25 @@ def launch(ladders: Sequence[Ladder], recipe: Recipe, streams: Streams) -> Fleet
     return fleet
 
 
+@contextmanager
+def suitable_threads(fleet: Fleet) -> Iterator[None]:
+    """One thread while a small fleet trains on a CPU: its operations are over before a second one has woken up.
+
+    On two cores a second thread gains a tenth, and when another process wants a core it costs half.
+    """
+    threads = torch.get_num_threads()
+    if not fleet.streams.examples.rows.is_cuda and _work_of_an_update(fleet) < WORTH_THREADS:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
 def _work(fleet: Fleet) -> float:
+    return _work_of_an_update(fleet) * fleet.recipe.epochs * fleet.streams.updates
+
+
+def _work_of_an_update(fleet: Fleet) -> float:
     rows = 2 * fleet.streams.batch_size + fleet.streams.labeled_batch_size
-    parameters = sum(parameter.numel() for parameter in fleet.ladder.parameters())
-    return float(parameters) * rows * fleet.recipe.epochs * fleet.streams.updates
+    return float(sum(parameter.numel() for parameter in fleet.ladder.parameters())) * rows

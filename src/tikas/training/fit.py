@@ -11,7 +11,7 @@ from torch import Tensor
 from tikas.data.splits import Split
 from tikas.data.streams import Examples, Streams
 from tikas.model.ladder import Ladder
-from tikas.training.engine import UPDATES_IN_A_REPLAY, launch
+from tikas.training.engine import UPDATES_IN_A_REPLAY, launch, suitable_threads
 from tikas.training.fleet import Fleet, build_ladder
 from tikas.training.recipe import Recipe
 
@@ -112,16 +112,17 @@ def fit(
     fleet = launch([ladder.to(device) for ladder in ladders], recipe, streams)
     histories: list[History] = [[] for _ in seeds]
     interrupted = False
-    try:
-        for epoch in range(1, recipe.epochs + 1):
-            lines = _train_epoch(fleet, epoch)
-            _add_validation_errors(lines, fleet, examples, splits)
-            for history, line in zip(histories, lines, strict=True):
-                history.append(line)
-            if on_epoch is not None:
-                on_epoch(Progress(epoch, recipe.epochs, lines))
-    except KeyboardInterrupt:
-        interrupted = True
+    with suitable_threads(fleet):
+        try:
+            for epoch in range(1, recipe.epochs + 1):
+                lines = _train_epoch(fleet, epoch)
+                _add_validation_errors(lines, fleet, examples, splits)
+                for history, line in zip(histories, lines, strict=True):
+                    history.append(line)
+                if on_epoch is not None:
+                    on_epoch(Progress(epoch, recipe.epochs, lines))
+        except KeyboardInterrupt:
+            interrupted = True
     ladders = fleet.disband()
     _check_weights(ladders, recipe)
     for ladder, split in zip(ladders, splits, strict=True):
@@ -177,10 +178,13 @@ def _check_finite(costs: Tensor, epoch: int, recipe: Recipe) -> None:
 
 def _check_weights(ladders: Sequence[Ladder], recipe: Recipe) -> None:
     """The costs show an update's damage only in the next one; after the last, the weights themselves are looked at."""
-    for ladder in ladders:
+    for member, ladder in enumerate(ladders):
         for name, parameter in ladder.named_parameters():
             if not bool(parameter.isfinite().all()):
-                raise TrainingDivergedError(f"After the last update {name} was no longer finite. {_advice(recipe)}")
+                whose = f" of member {member}" if len(ladders) > 1 else ""
+                raise TrainingDivergedError(
+                    f"After the last update {name}{whose} was no longer finite. {_advice(recipe)}"
+                )
 
 
 def _advice(recipe: Recipe) -> str:

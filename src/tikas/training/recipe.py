@@ -65,10 +65,10 @@ class Recipe:
         if self.labels != "all":
             self._set("labels", _whole, "a whole number, or 'all'")
         for name in ("learning_rate", "annealed"):
-            self._set(name, float, "a number")
+            self._set(name, _number, "a number")
         self._set("network", lambda units: tuple(map(_whole, _each(units))), "whole numbers")
         for name in ("noise", "costs"):
-            self._set(name, lambda values: tuple(map(float, _each(values))), "numbers")
+            self._set(name, lambda values: tuple(map(_number, _each(values))), "numbers")
         self._check()
 
     def _set(self, name: str, convert: Callable[[Any], object], expected: str) -> None:
@@ -148,6 +148,12 @@ def _whole(value: Any) -> int:
     if isinstance(value, bool):
         raise TypeError("a boolean is not a number")
     return index(value)
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool | str):
+        raise TypeError("a boolean or text is not a number")
+    return float(value)
 
 
 def _each(value: Any) -> Iterable[Any]:
