@@ -3,7 +3,8 @@
     python benchmarks/digits.py --record results/digits-50-labels.jsonl
 
 Each seed draws its own 1297 training rows, 500 test rows and 50 labels, balanced over the classes, the same for every
-method. The rivals' settings are tried over a small grid and the best mean test error is shown, which favours them.
+method. The rivals' settings are tried over a small grid and the best mean test error is shown, which favours them. The
+ladder's were chosen on the seeds from 0 to 9, so the seeds here start at 100.
 """
 
 import argparse
@@ -40,7 +41,7 @@ METHODS: dict[str, list[tuple[str, bool, Make]]] = {
         ("logistic regression", True, lambda _: SelfTrainingClassifier(LogisticRegression(max_iter=1000))),
     ],
     "MLPClassifier": [
-        ("256-128-64", False, lambda seed: MLPClassifier((256, 128, 64), max_iter=500, random_state=seed)),
+        ("256-128", False, lambda seed: MLPClassifier((256, 128), max_iter=500, random_state=seed)),
         ("100", False, lambda seed: MLPClassifier(max_iter=1000, random_state=seed)),
     ],
     "SVC on the labels": [
@@ -75,7 +76,7 @@ def main() -> None:
     for method, settings in METHODS.items():
         outcomes = {}
         for setting, unlabeled_too, make in settings:
-            outcomes[setting] = [trial(make, unlabeled_too, seed) for seed in range(arguments.seeds)]
+            outcomes[setting] = [trial(make, unlabeled_too, seed) for seed in range(100, 100 + arguments.seeds)]
         best = min(outcomes, key=lambda setting: statistics.mean(error for error, _ in outcomes[setting]))
         errors = [error for error, _ in outcomes[best]]
         seconds = statistics.mean(second for _, second in outcomes[best])

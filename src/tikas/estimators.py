@@ -58,7 +58,7 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
     network: Sequence[int] = DIGITS.network
     _: KW_ONLY
     activation: str = "relu"
-    noise: float | Sequence[float] = 0.3
+    noise: float | Sequence[float] = DIGITS.noise
     costs: float | Sequence[float] = DIGITS.costs
     denoiser: str = "gaussian"
     epochs: int = DIGITS.epochs
@@ -226,26 +226,26 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
 
     Parameters
     ----------
-    network : tuple of int, default=(256, 128, 64)
+    network : tuple of int, default=(256, 128)
         Units of the hidden rungs, from the bottom up.
     activation : {"relu", "leaky_relu", "tanh", "gelu", "linear"}, default="relu"
         Of the hidden rungs.
-    noise : float or tuple of float, default=0.3
+    noise : float or tuple of float, default=0.2
         Deviation of the noise on the input and on each rung; the last one given holds for the rungs above it.
     costs : float or tuple of float, default=(1000, 10, 0.1)
         Weights of the denoising costs, the input's first; the last one given holds for the rungs above it. A single
         number is the top's alone (the Γ-model); 0 leaves the supervised network.
     denoiser : {"gaussian", "mlp", "no-product", "linear", "additive"}, default="gaussian"
         The denoising function.
-    epochs : int, default=150
+    epochs : int, default=75
         Passes over the rows.
     annealed : float, default=1/3
         Share of the updates, at the end, over which the learning rate goes linearly to zero.
-    learning_rate : float, default=0.002
+    learning_rate : float, default=0.005
         Of Adam.
     batch_size : int, default=100
         Rows in an update for the denoising costs.
-    labeled_batch_size : int, default=100
+    labeled_batch_size : int, default=50
         Labelled rows in an update.
     calibration : {"all", "labeled"}, default="all"
         Which rows the statistics for prediction come from.

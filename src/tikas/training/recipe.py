@@ -168,5 +168,13 @@ def _require(good: bool, name: str, recipe: Recipe, expected: str) -> None:
         raise ValueError(f"{name}={getattr(recipe, name)!r}: expected {expected}.")
 
 
-DIGITS = Recipe(data="digits", labels=50, network=(256, 128, 64))
+DIGITS = Recipe(
+    data="digits",
+    labels=50,
+    network=(256, 128),
+    noise=(0.2,),
+    epochs=75,
+    learning_rate=0.005,
+    labeled_batch_size=50,
+)
 """For the 8×8 digits that ship with scikit-learn, and for other tables of a few thousand rows."""

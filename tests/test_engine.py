@@ -1,0 +1,64 @@
+"""Which program trains a fleet, and that the compiled one learns what the plain one learns."""
+
+from shutil import which
+
+import pytest
+import torch
+
+from tikas.data.splits import split
+from tikas.data.streams import Examples, Streams
+from tikas.training import engine
+from tikas.training.engine import launch, suitable_threads
+from tikas.training.fleet import Fleet, build_ladder
+from tikas.training.recipe import Recipe
+
+RECIPE = Recipe(network=(6,), epochs=2, batch_size=20, labeled_batch_size=10)
+
+
+def small_fleet(recipe: Recipe = RECIPE) -> Fleet:
+    rows = torch.rand(100, 5, generator=torch.Generator().manual_seed(0))
+    targets = (rows[:, 0] * 3).long()
+    ladders = [build_ladder(recipe, (5,), 3, seed=0)]
+    splits = [split(targets.numpy(), 30)]
+    streams = Streams(Examples(rows, targets, 3), splits, [0], ladders[0].shapes, 20, 10)
+    return launch(ladders, recipe, streams)
+
+
+def is_compiled(fleet: Fleet) -> bool:
+    return fleet.costs != fleet.ladder.costs
+
+
+def test_a_short_run_is_not_compiled() -> None:
+    assert not is_compiled(small_fleet())
+
+
+def test_without_a_compiler_a_long_run_is_plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "WORTH_COMPILING", 0)
+    monkeypatch.setattr(engine, "which", lambda _: None)
+    assert not is_compiled(small_fleet())
+
+
+@pytest.mark.skipif(which("g++") is None, reason="there is no C++ compiler on this machine")
+@pytest.mark.filterwarnings("ignore")
+def test_a_compiled_fleet_learns_what_the_plain_one_learns(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = small_fleet()
+    monkeypatch.setattr(engine, "WORTH_COMPILING", 0)
+    compiled = small_fleet()
+    assert is_compiled(compiled)
+    costs = [fleet.train_epoch([0.002] * fleet.streams.updates) for fleet in (plain, compiled)]
+    # The same arithmetic in another order; five updates leave it at rounding.
+    torch.testing.assert_close(costs[1], costs[0], rtol=1e-5, atol=1e-6)
+    for name, weights in plain.ladder.state_dict().items():
+        torch.testing.assert_close(compiled.ladder.state_dict()[name], weights, rtol=1e-4, atol=1e-5)
+
+
+def test_a_small_fleet_trains_on_one_thread_and_gives_the_others_back() -> None:
+    fleet = small_fleet()
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with suitable_threads(fleet):
+            assert torch.get_num_threads() == 1
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
