@@ -85,6 +85,7 @@ class Streams:
         batch_size: int,
         labeled_batch_size: int,
         most_in_block: int = 1,
+        denoising: bool = True,
     ) -> None:
         device = examples.rows.device
         self.examples = examples
@@ -99,7 +100,8 @@ class Streams:
         self.fully_labeled = len(self._labeled[0]) == len(self._unlabeled[0])
         self.labeled_batch_size = self.batch_size if self.fully_labeled else labeled_batch_size
         members = () if len(seeds) == 1 else (len(seeds),)
-        self._sizes = [(self.batch_size + self.labeled_batch_size) * prod(shape) for shape in shapes]
+        self._denoised = self.batch_size if denoising else 0
+        self._sizes = [(self._denoised + self.labeled_batch_size) * prod(shape) for shape in shapes]
         self.noise = examples.rows.new_empty(*members, self.block, sum(self._sizes))
         self.unlabeled_plan = self.labeled_plan = torch.empty(0)
 
@@ -134,12 +136,15 @@ class Streams:
         return self.assemble(self.unlabeled_plan[update], self.labeled_plan[update], update % self.block)
 
     def assemble(self, unlabeled: Tensor, labeled: Tensor, place: int) -> Batch:
-        """A batch of these rows, with the noise at this place of the block."""
+        """A batch of these rows, with the noise at this place of the block.
+
+        Without denoising costs the unlabelled rows only count the updates, so the batch has none.
+        """
         rows, targets, _, weights = self.examples
-        count = self.batch_size + self.labeled_batch_size
+        count = self._denoised + self.labeled_batch_size
         levels = torch.split(self.noise.select(-2, place), self._sizes, -1)
         return Batch(
-            rows[unlabeled],
+            rows[unlabeled[..., : self._denoised]],
             rows[labeled],
             targets[labeled],
             [level.unflatten(-1, (count, *shape)) for level, shape in zip(levels, self._shapes, strict=True)],

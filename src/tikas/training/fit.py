@@ -108,6 +108,7 @@ def fit(
         recipe.batch_size,
         recipe.labeled_batch_size,
         most_in_block=UPDATES_IN_A_REPLAY if device.type == "cuda" else 1,
+        denoising=any(recipe.costs),
     )
     fleet = launch([ladder.to(device) for ladder in ladders], recipe, streams)
     histories: list[History] = [[] for _ in seeds]
