@@ -11,8 +11,8 @@ from rich.console import Console
 from tikas.data.splits import split
 from tikas.data.streams import Examples
 from tikas.training.fit import Progress, fit
+from tikas.training.progress import figures, progress_bar
 from tikas.training.recipe import Recipe
-from tikas.views.progress import figures, progress_bar
 
 
 def line(total: float, supervised: float, **more: float) -> dict:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import csv
 import io
+import os
 import sys
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,9 +23,11 @@ if TYPE_CHECKING:
     from tikas.experiments.run import Run
 
 PRESETS = {"digits": DIGITS}
+TABLE = replace(DIGITS, labels="all", costs=(10.0, 1.0, 0.1), epochs=300)
 INTERRUPTED = 130
 USAGE = 2
 FAILED = 1
+LADDER, BASELINE = "ladder", "same network, no denoising costs"
 
 
 @dataclass(frozen=True)
@@ -52,10 +55,14 @@ class Train:
     quiet: bool = False
     """No progress bar."""
 
+    def __post_init__(self) -> None:
+        if self.members < 1:
+            raise ValueError(f"members={self.members}: expected at least 1.")
+
 
 @dataclass(frozen=True)
 class Predict:
-    """Classify the rows of a file with a model that was saved.
+    """Predict the rows of a file with a model that was saved.
 
     Examples: tikas predict models/digits.safetensors rows.csv | tikas predict MODEL rows.npy --probabilities
     """
@@ -76,8 +83,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit code is 2 for a usage error, 1 for a failure and 130 after Ctrl-C."""
     command = _parse(list(sys.argv[1:] if arguments is None else arguments))
     warnings.showwarning = _show_warning
+    # Threads that wait by spinning bring two busy processes on two cores to a thirtieth of their speed.
+    os.environ.setdefault("GOMP_SPINCOUNT", "30000")
     try:
         return _train(command) if isinstance(command, Train) else _predict(command)
+    except BrokenPipeError:
+        sys.stderr.close()
+        return FAILED
     except (ValueError, FileNotFoundError, IsADirectoryError) as error:
         _complain(error)
         return USAGE
@@ -91,8 +103,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parse(arguments: list[str]) -> Train | Predict:
     """The command that the arguments describe; defaults of the recipe follow from its data."""
-    data = next((arguments[i + 1] for i, word in enumerate(arguments[:-1]) if word == "--data"), "digits")
-    preset = PRESETS.get(data, Recipe(data=data, labels="all" if Path(data).suffix else 100))
+    words = [word for argument in arguments for word in argument.split("=", 1)]
+    data = next((words[i + 1] for i, word in enumerate(words[:-1]) if word == "--data"), "digits")
+    preset = replace(TABLE, data=data) if Path(data).suffix else PRESETS.get(data, Recipe(data=data))
     commands = Annotated[Train, subcommand("train", default=Train(preset))] | Annotated[Predict, subcommand("predict")]
     said = io.StringIO()
     try:
@@ -135,34 +148,48 @@ def _train(command: Train) -> int:
     from rich.console import Console
 
     from tikas.experiments.run import load_rows, run
+    from tikas.training.progress import progress_bar
     from tikas.views.outcome import outcome_table
-    from tikas.views.progress import progress_bar
 
     recipe = command.recipe
     seeds = range(command.seed, command.seed + command.members)
     rows = load_rows(recipe.data, command.data_dir, command.target)
-    output = command.output or _default_output(recipe, command.seed)
+    output = command.output or _default_output(command)
+    if output.is_dir():
+        raise IsADirectoryError(f"--output {output} is a folder: give the path of a file in it.")
     output.parent.mkdir(parents=True, exist_ok=True)
+    compared = command.baseline and any(recipe.costs) and (len(rows.test_y) or recipe.validation)
+    variants = {LADDER: recipe, **({BASELINE: recipe.without_denoising()} if compared else {})}
     runs: dict[str, Run] = {}
-    for name, variant in (("ladder", recipe), ("same network, no denoising costs", recipe.without_denoising())):
-        if name != "ladder" and not (command.baseline and any(recipe.costs)):
-            continue
+    interrupted = False
+    for name, variant in variants.items():
         with progress_bar(shown=not command.quiet, title=name) as on_epoch:
             runs[name] = run(variant, seeds, rows, device=command.device, on_epoch=on_epoch)
-        if name == "ladder":
-            runs[name].classifier.save(output)
-        if runs[name].trained.interrupted:
+        interrupted = runs[name].trained.interrupted
+        if name == LADDER:
+            saved = _save(runs[name], output)
+        if interrupted:
             break
     Console().print(outcome_table(runs, recipe))
-    print(f"model saved to {output}")
-    if any(outcome.trained.interrupted for outcome in runs.values()):
-        _complain("interrupted; the figures and the model are of what was trained until then")
-        return INTERRUPTED
-    return 0
+    print(saved)
+    if interrupted:
+        _complain("interrupted; the figures are of what was trained until then")
+    return INTERRUPTED if interrupted else 0
 
 
-def _default_output(recipe: Recipe, seed: int) -> Path:
-    return Path("models") / f"{Path(recipe.data).stem}-{recipe.labels}-{recipe.name}-seed{seed}.safetensors"
+def _save(outcome: Run, output: Path) -> str:
+    """Save what was trained, and say where; what was cut short does not take the place of what was not."""
+    if outcome.trained.interrupted:
+        output = output.with_stem(f"{output.stem}-interrupted")
+        if not outcome.trained.histories[0]:
+            return "no epoch was finished, so no model was saved"
+    return f"model saved to {outcome.classifier.save(output)}"
+
+
+def _default_output(command: Train) -> Path:
+    recipe = command.recipe
+    seeds = f"seed{command.seed}" + (f"-{command.seed + command.members - 1}" if command.members > 1 else "")
+    return Path("models") / f"{Path(recipe.data).stem}-{recipe.labels}-{recipe.name}-{seeds}.safetensors"
 
 
 def _predict(command: Predict) -> int:
@@ -186,11 +213,13 @@ def _predict(command: Predict) -> int:
         header, lines = ["prediction"], [[value] for value in predicted]
     with command.output.open("w", newline="") if command.output else contextlib.nullcontext(sys.stdout) as file:
         csv.writer(file, lineterminator="\n").writerows([header, *lines])
-    if table.y is not None and model.task == "classification":
+    if table.y is not None:
         known = ~is_unlabeled(table.y)
-        if known.any():
-            wrong = np.mean([str(p) != str(t) for p, t in zip(predicted[known], table.y[known], strict=True)])
+        if model.task == "classification" and known.any():
+            wrong = np.mean(predicted[known] != table.y[known].astype(model.classes_.dtype))
             print(f"error on the {known.sum()} labelled rows: {100 * wrong:.2f} %", file=sys.stderr)
+        elif known.any():
+            print(f"R² on the {known.sum()} rows with a target: {model.score(x, table.y):.3f}", file=sys.stderr)
     return 0
 
 

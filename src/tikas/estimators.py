@@ -40,8 +40,8 @@ from tikas.data.streams import Examples
 from tikas.model.ladder import Ladder
 from tikas.saving import write_model
 from tikas.training.fit import History, Trained, fit
-from tikas.training.recipe import DIGITS, Recipe
-from tikas.views.progress import progress_bar
+from tikas.training.progress import progress_bar
+from tikas.training.recipe import DIGITS, Recipe, suitable_costs, suitable_epochs
 
 Array = NDArray[Any]
 
@@ -59,9 +59,9 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
     _: KW_ONLY
     activation: str = "relu"
     noise: float | Sequence[float] = DIGITS.noise
-    costs: float | Sequence[float] = DIGITS.costs
+    costs: float | Sequence[float] | None = None
     denoiser: str = "gaussian"
-    epochs: int = DIGITS.epochs
+    epochs: int | None = None
     annealed: float = DIGITS.annealed
     learning_rate: float = DIGITS.learning_rate
     batch_size: int = DIGITS.batch_size
@@ -101,15 +101,19 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
             rows = validate_data(self, X, dtype=np.float32, order="C", reset=reset)
         return np.require(rows, requirements="W")  # torch shares no memory that it may not write to
 
-    def _recipe(self) -> Recipe:
-        """The recipe that the parameters describe."""
+    def _recipe(self, rows: Array) -> Recipe:
+        """The recipe that the parameters describe; what they leave open follows from the rows."""
         parameters = self.get_params(deep=False)
         chosen = {field.name: parameters[field.name] for field in fields(Recipe) if field.name in parameters}
+        if self.costs is None:
+            chosen["costs"] = suitable_costs(rows)
+        if self.epochs is None:
+            chosen["epochs"] = suitable_epochs(len(rows), Recipe(batch_size=self.batch_size).batch_size)
         return Recipe(**{**chosen, "data": "array", "labels": "all", "task": self.task})
 
     def _train(self, rows: Array, targets: Array, labeled: Array, outputs: int, weights: Array | None) -> None:
         """Train the members on checked rows and keep what came out."""
-        recipe, seeds = self._recipe(), self._seeds()
+        recipe, seeds = self._recipe(rows), self._seeds()
         if len(rows) < recipe.batch_size:
             warnings.warn(
                 f"{len(rows)} rows are fewer than a batch of {recipe.batch_size}: every update sees all of them. "
@@ -232,13 +236,15 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
         Of the hidden rungs.
     noise : float or tuple of float, default=0.2
         Deviation of the noise on the input and on each rung; the last one given holds for the rungs above it.
-    costs : float or tuple of float, default=(1000, 10, 0.1)
+    costs : float, tuple of float or None, default=None
         Weights of the denoising costs, the input's first; the last one given holds for the rungs above it. A single
-        number is the top's alone (the Γ-model); 0 leaves the supervised network.
+        number is the top's alone (the Γ-model); 0 leaves the supervised network. None lets them follow from the scale
+        of the rows: 1000, 10 and 0.1 for pixels in [0, 1], 10, 1 and 0.1 for standardised columns.
     denoiser : {"gaussian", "mlp", "no-product", "linear", "additive"}, default="gaussian"
         The denoising function.
-    epochs : int, default=75
-        Passes over the rows.
+    epochs : int or None, default=None
+        Passes over the rows. None means 75, or more where that would be fewer than 900 updates, or fewer (but ten)
+        where it would be more than 15,000.
     annealed : float, default=1/3
         Share of the updates, at the end, over which the learning rate goes linearly to zero.
     learning_rate : float, default=0.005

@@ -40,13 +40,17 @@ def versions() -> dict[str, str]:
 
 
 def revision() -> str:
-    """The git revision of the working tree; where there is none, what TIKAS_REVISION says."""
+    """The git revision of the working tree, "-dirty" if it has changes; outside one, what TIKAS_REVISION says."""
     try:
-        command = ["git", "rev-parse", "--short=12", "HEAD"]
-        answer = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True)
+        name, changes = _git("rev-parse", "--short=12", "HEAD"), _git("status", "--porcelain", "--untracked-files=no")
     except (OSError, subprocess.CalledProcessError):
         return os.environ.get("TIKAS_REVISION", "")
-    return answer.stdout.strip()
+    return name + ("-dirty" if changes else "")
+
+
+def _git(*words: str) -> str:
+    command = ["git", *words]
+    return subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def member_records(run: Run, recipe: Recipe, seeds: list[int], device: torch.device | str) -> Iterator[dict[str, Any]]:

@@ -81,6 +81,8 @@ def run(
     >>> len(outcome.test_errors)
     1
     """
+    if recipe.task != "classification":
+        raise ValueError("Runs by recipe learn classes; for values use LadderRegressor.")
     started = time.perf_counter()
     labels = None if recipe.labels == "all" else recipe.labels
     splits = [split(rows.train_y, labels, validation=recipe.validation, seed=seed) for seed in seeds]

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from tikas.model.layout import batch_dims, rows_per_unit
 
@@ -81,6 +82,7 @@ class _Gaussian(torch.autograd.Function):
         return prior.addcmul_(distance, trust)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         above, a, gate, trust_gate, trust, distance = ctx.saved_tensors
         rows = rows_per_unit(a, ctx.shape)

@@ -200,7 +200,7 @@ class Ladder(nn.Module):
         sizes = [rows.shape[rows_dim(self.shapes[0])] for rows in streams]
         hidden = torch.cat(list(streams), rows_dim(self.shapes[0]))
         latents: list[list[Tensor]] = []
-        targets: list[Statistics | None] = []
+        statistics: list[Statistics | None] = []
         for level, rung in enumerate(self.rungs):
             climbing = [size for size, highest in zip(sizes, reach, strict=True) if highest >= level]
             hidden = _first(hidden, sum(climbing), self.shapes[max(level - 1, 0)])
@@ -210,9 +210,9 @@ class Ladder(nn.Module):
             ]
             clean = [rung.normalize_and_tell(batch) for batch in batches[len(noise) :]]
             latents.append(corrupted + [latent for latent, _ in clean])
-            targets += [statistics for _, statistics in clean] or [None]
+            statistics += [told for _, told in clean] or [None]
             hidden = rung.activate(torch.cat(latents[level], rows_dim(rung.shape)))
-        return Climb(latents, targets, torch.split(hidden, climbing, rows_dim(rung.shape)))
+        return Climb(latents, statistics, torch.split(hidden, climbing, rows_dim(rung.shape)))
 
     def _descend(self, climb: Climb, stream: int) -> dict[int, Tensor]:
         """The decoder: u_L = N(h̃_L); uₗ = N(Vₗ₊₁ ẑₗ₊₁); ẑₗ = g(z̃ₗ, uₗ). Unnormalised ẑ goes on down."""

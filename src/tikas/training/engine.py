@@ -84,12 +84,17 @@ class CapturedFleet(Fleet):
 
 
 def launch(ladders: Sequence[Ladder], recipe: Recipe, streams: Streams) -> Fleet:
-    """The quickest fleet for this device and this amount of work; where no compiler is installed, the plain one."""
+    """The quickest fleet for this device and this amount of work: the plain one, unless compiling is paid back.
+
+    On a CPU that also takes a C++ compiler; where there is none the plain fleet is right, and slower.
+    """
+    fleet = Fleet(ladders, recipe, streams)
+    if _work(fleet) < WORTH_COMPILING:
+        return fleet
     if streams.examples.rows.is_cuda:
         torch.set_float32_matmul_precision("high")
         return CapturedFleet(ladders, recipe, streams)
-    fleet = Fleet(ladders, recipe, streams)
-    if _work(fleet) >= WORTH_COMPILING and which("g++"):
+    if which("g++"):
         fleet.costs = torch.compile(fleet.ladder.costs, dynamic=False)
     return fleet
 

@@ -87,7 +87,7 @@ def fit(
     --------
     >>> import torch
     >>> from tikas.data.splits import split
-    >>> from tikas.data.streams import Examples, Streams
+    >>> from tikas.data.streams import Examples
     >>> rows, targets = torch.rand(60, 8), torch.arange(60) % 3
     >>> recipe = Recipe(data="array", network=(5,), batch_size=20, epochs=2)
     >>> trained = fit(Examples(rows, targets, outputs=3), [split(targets.numpy(), 9)], recipe, seeds=[0])
@@ -206,7 +206,7 @@ def _add_validation_errors(lines: History, fleet: Fleet, examples: Examples, spl
     for line, ladder, split in zip(lines, fleet.disband(), splits, strict=True):
         if len(split.validation):
             held_out = torch.as_tensor(split.validation, device=examples.rows.device)
-            some = torch.as_tensor(split.unlabeled[:10_000], device=examples.rows.device)
+            some = torch.as_tensor(split.unlabeled[:: 1 + len(split.unlabeled) // 10_000], device=held_out.device)
             ladder.calibrate(examples.rows[some]).eval()
             line["validation_error"] = error_of(ladder, examples.rows[held_out], examples.targets[held_out])
 

@@ -4,9 +4,12 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from hashlib import sha256
-from math import isfinite
+from math import ceil, isfinite
 from operator import index
-from typing import Any, Literal, Self, get_args
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 Task = Literal["classification", "regression"]
 Calibration = Literal["all", "labeled"]
@@ -178,3 +181,20 @@ DIGITS = Recipe(
     labeled_batch_size=50,
 )
 """For the 8×8 digits that ship with scikit-learn, and for other tables of a few thousand rows."""
+
+
+def suitable_costs(rows: "NDArray[Any]") -> tuple[float, ...]:
+    """Costs for rows of this scale: the paper's where columns vary as pixels in [0, 1] do, smaller ones beyond.
+
+    A reconstruction's squared error grows with the variance of the columns, and so does the noise that can be taken out
+    of them; on standardised columns the input's cost is 10.
+    """
+    variance = float(rows.var(0).mean())
+    bottom = 1000.0 if variance <= 0.1 else float(f"{10 / variance**2:.3g}")
+    return bottom, max(1.0, bottom / 100), 0.1
+
+
+def suitable_epochs(rows: int, batch_size: int) -> int:
+    """Those of the digits, or as many as make 900 updates if these do not, but no more than make 15,000."""
+    updates = max(1, rows // batch_size)
+    return max(min(DIGITS.epochs, 15_000 // updates), 10, ceil(900 / updates))

@@ -31,5 +31,5 @@ def outcome_table(runs: Mapping[str, Run], recipe: Recipe) -> Table:
 def spread(errors: list[float]) -> str:
     """Mean and deviation over the seeds, in percent."""
     if not errors:
-        return "no test rows"
+        return "no rows"
     return f"{mean(errors):.2f} %" if len(errors) == 1 else f"{mean(errors):.2f} ± {stdev(errors):.2f} %"
