@@ -24,6 +24,7 @@ from tikas import LadderClassifier, LadderRegressor
 from tikas.data.preprocess import ScaleWarning
 from tikas.training.fit import TrainingDivergedError
 from tikas.training.fleet import Fleet
+from tikas.training.recipe import suitable_epochs
 
 IRIS, SPECIES = scale(load_iris().data), load_iris().target
 SEEN = np.where(np.arange(150) % 3 == 0, SPECIES, -1)
@@ -78,7 +79,8 @@ class TestLearning:
         ]
         for line in model.history_:
             assert len(line["denoising"]) == 3
-            assert_allclose(line["total"], line["supervised"] + np.dot((1000, 10, 0.1), line["denoising"]), rtol=1e-5)
+            weighted = np.dot(model.recipe_.levels_of_costs(), line["denoising"])
+            assert_allclose(line["total"], line["supervised"] + weighted, rtol=1e-5)
             assert line["seconds"] > 0
         assert model.history_[0]["learning_rate"] == 0.05 > model.history_[3]["learning_rate"] > 0
         assert model.n_iter_ == 4
@@ -168,6 +170,13 @@ class TestConventions:
         for name, default in documented.items():
             value = float(Fraction(default)) if "/" in default else ast.literal_eval(default)
             assert LadderClassifier().get_params()[name] == value, name
+
+    def test_costs_and_epochs_follow_from_the_rows_where_they_are_left_open(self):
+        pixels = LadderClassifier((8,), epochs=1, random_state=0).fit(PIXELS / 16, DIGITS).recipe_
+        columns = LadderClassifier((8,), epochs=1, batch_size=50, random_state=0).fit(IRIS, SEEN).recipe_
+        assert pixels.costs == (1000, 10, 0.1)
+        assert_allclose(columns.costs, (10, 1, 0.1), rtol=1e-2)
+        assert [suitable_epochs(rows, 100) for rows in (50, 1297, 60_000, 10**6)] == [900, 75, 25, 10]
 
     def test_a_pipeline_scales_and_a_grid_search_chooses(self):
         search = GridSearchCV(

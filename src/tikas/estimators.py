@@ -58,7 +58,7 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
     network: Sequence[int] = DIGITS.network
     _: KW_ONLY
     activation: str = "relu"
-    noise: float | Sequence[float] = DIGITS.noise
+    noise: float | Sequence[float] = DIGITS.noise[0]
     costs: float | Sequence[float] | None = None
     denoiser: str = "gaussian"
     epochs: int | None = None

@@ -189,8 +189,8 @@ def suitable_costs(rows: "NDArray[Any]") -> tuple[float, ...]:
     A reconstruction's squared error grows with the variance of the columns, and so does the noise that can be taken out
     of them; on standardised columns the input's cost is 10.
     """
-    variance = float(rows.var(0).mean())
-    bottom = 1000.0 if variance <= 0.1 else float(f"{10 / variance**2:.3g}")
+    variance = float(rows.var(0, dtype=float).mean())
+    bottom = 1000.0 if variance <= 0.1 else max(0.1, float(f"{10 / variance**2:.3g}"))
     return bottom, max(1.0, bottom / 100), 0.1
 
 
