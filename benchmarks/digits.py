@@ -4,7 +4,7 @@
 
 Each seed draws its own 1297 training rows, 500 test rows and 50 labels, balanced over the classes, the same for every
 method. The rivals' settings are tried over a small grid and the best mean test error is shown, which favours them. The
-ladder's were chosen on the seeds from 0 to 9, so the seeds here start at 100.
+ladder's were chosen on the seeds from 0 to 9 and the seeds here start at 100: other splits of the same 1797 rows.
 """
 
 import argparse
@@ -33,7 +33,7 @@ METHODS: dict[str, list[tuple[str, bool, Make]]] = {
     "LadderClassifier()": [("", True, lambda seed: LadderClassifier(random_state=seed))],
     "LadderClassifier(costs=0)": [("", True, lambda seed: LadderClassifier(costs=0, random_state=seed))],
     "LabelSpreading": [
-        *((f"rbf, gamma={g}", True, lambda _, g=g: LabelSpreading(kernel="rbf", gamma=g)) for g in (0.5, 1, 2, 5)),
+        *((f"rbf, gamma={g}", True, lambda _, g=g: LabelSpreading(kernel="rbf", gamma=g)) for g in (1, 2, 5, 10, 20)),
         *((f"knn, {k}", True, lambda _, k=k: LabelSpreading(kernel="knn", n_neighbors=k)) for k in (3, 5, 7, 10)),
     ],
     "SelfTrainingClassifier": [
@@ -71,6 +71,7 @@ def main() -> None:
     arguments = parser.parse_args()
     warnings.simplefilter("ignore", ConvergenceWarning)
     warnings.simplefilter("ignore", FutureWarning)
+    warnings.simplefilter("ignore", RuntimeWarning)
     print(f"digits, 50 labels, {arguments.seeds} seeds, {hardware('cpu')}\n")
     print(f"{'method':<28}{'setting':<22}{'test error, %':>16}{'seconds':>10}")
     for method, settings in METHODS.items():

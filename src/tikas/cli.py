@@ -83,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit code is 2 for a usage error, 1 for a failure and 130 after Ctrl-C."""
     command = _parse(list(sys.argv[1:] if arguments is None else arguments))
     warnings.showwarning = _show_warning
-    # Threads that wait by spinning bring two busy processes on two cores to a thirtieth of their speed.
+    # Threads that spin while they wait are many times slower where another process wants their core.
     os.environ.setdefault("GOMP_SPINCOUNT", "30000")
     try:
         return _train(command) if isinstance(command, Train) else _predict(command)
