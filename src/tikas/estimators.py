@@ -45,6 +45,12 @@ from tikas.training.recipe import DIGITS, Recipe, suitable_costs, suitable_epoch
 
 Array = NDArray[Any]
 
+REMEDIES = {
+    "features as input": "Give the columns that it was fitted with, in their order.",
+    "contains infinity": "Leave such rows out, or clip their values.",
+}
+"""What to do, where scikit-learn's own message says only what is wrong."""
+
 
 @dataclass(eq=False, repr=False)
 class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -97,8 +103,14 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         return self._as_rows(X, reset=False)
 
     def _as_rows(self, X: ArrayLike, *, reset: bool) -> Array:
-        with np.errstate(over="ignore"):  # what is too large for float32 becomes infinite, and that is reported
-            rows = validate_data(self, X, dtype=np.float32, order="C", reset=reset)
+        try:
+            with np.errstate(over="ignore"):  # what is too large for float32 becomes infinite, and that is reported
+                rows = validate_data(self, X, dtype=np.float32, order="C", reset=reset)
+        except ValueError as error:
+            remedies = [remedy for sign, remedy in REMEDIES.items() if sign in str(error)]
+            if not remedies:
+                raise
+            raise ValueError(f"{error} {remedies[0]}") from None
         return np.require(rows, requirements="W")  # torch shares no memory that it may not write to
 
     def _recipe(self, rows: Array) -> Recipe:
@@ -363,7 +375,7 @@ class LadderRegressor(RegressorMixin, LadderEstimator):  # type: ignore[misc]
     ----------
     network, activation, noise, costs, denoiser, epochs, annealed, learning_rate, batch_size, labeled_batch_size, \
     calibration, n_members, warm_start, random_state, device, verbose
-        As for `LadderClassifier`.
+        As for `LadderClassifier`, but that costs are (1, 0.1, 0.1) by default.
 
     Attributes
     ----------

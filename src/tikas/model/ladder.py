@@ -1,18 +1,15 @@
 """Algorithm 1: corrupt on the way up, run clean beside it, denoise on the way down, sum the costs."""
 
-from collections.abc import Iterable, Sequence
-from math import isfinite
-from typing import Literal, NamedTuple, Self, cast, get_args
+from collections.abc import Sequence
+from typing import NamedTuple, Self, cast
 
 import torch
 from torch import Tensor, nn
 
-from tikas.model.denoisers import DENOISERS
+from tikas.model.checks import Task, check_noise, check_rows, check_settings, check_targets
 from tikas.model.layout import all_dims, rows_dim
 from tikas.model.rungs import Dense, Rung
 from tikas.model.statistics import Gathering, Statistics, normalize
-
-Task = Literal["classification", "regression"]
 
 
 class Costs(NamedTuple):
@@ -111,7 +108,7 @@ class Ladder(nn.Module):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        noises, weights = _check(input_shape, rungs, noise, costs, denoiser, task)
+        noises, weights = check_settings(input_shape, rungs, noise, costs, denoiser, task)
         self.task = task
         levels = [Rung(tuple(input_shape), noise=noises[0], cost=weights[0])]
         for level, rung in enumerate(rungs, 1):
@@ -165,15 +162,15 @@ class Ladder(nn.Module):
             How much each labelled row counts in the supervised cost.
         """
         across = rows_dim(self.shapes[0])
-        self._check_rows(unlabeled)
+        check_rows(unlabeled, self.shapes[0])
         if labeled is None:
             labeled = unlabeled.narrow(across, 0, 0)
-        self._check_rows(labeled)
+        check_rows(labeled, self.shapes[0])
         sizes = [labeled.shape[across], unlabeled.shape[across]]
-        self._check_targets(targets, labeled.shape[: labeled.dim() + across + 1])
+        check_targets(targets, labeled.shape[: labeled.dim() + across + 1], self.task, self.shapes[-1])
         if noise is None:
             noise = self.draw_noise(unlabeled, sum(sizes))
-        self._check_noise(noise, sum(sizes))
+        check_noise(noise, sum(sizes), self.shapes)
         draws = [torch.split(draw, sizes, rows_dim(shape)) for draw, shape in zip(noise, self.shapes, strict=True)]
 
         # Up: the corrupted passes and the clean one share each product, and never their statistics.
@@ -271,7 +268,7 @@ class Ladder(nn.Module):
 
     def encode(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The top's clean latent z and the output that is made of it."""
-        self._check_rows(x)
+        check_rows(x, self.shapes[0])
         if not (self.training or torch.compiler.is_compiling() or bool(self.calibrated.all())):
             raise RuntimeError(
                 "This ladder has no statistics for eval mode yet: call ladder.calibrate(rows) with training rows first."
@@ -290,7 +287,7 @@ class Ladder(nn.Module):
         Each rung's statistics are gathered with the rungs below it already calibrated, `chunk` rows at a time. Give
         all training rows for the best result, or the labelled ones alone to do as the paper's authors did.
         """
-        self._check_rows(x)
+        check_rows(x, self.shapes[0])
         if x.numel() == 0:
             raise ValueError("There are no rows to calibrate with; give training rows, the more the better.")
         for level, rung in enumerate(self.rungs[1:], 1):
@@ -315,82 +312,16 @@ class Ladder(nn.Module):
 
         The batch is normalised with its own statistics, as in training. A level that no cost needs gives None.
         """
-        self._check_rows(x)
+        check_rows(x, self.shapes[0])
         count = x.shape[rows_dim(self.shapes[0])]
         if noise is None:
             noise = self.draw_noise(x, count)
-        self._check_noise(noise, count)
+        check_noise(noise, count, self.shapes)
         denoised = self._descend(self._climb([x], [noise], [self.top]), stream=0)
         return [denoised.get(level) for level in range(len(self.rungs))]
-
-    def _check_rows(self, x: Tensor) -> None:
-        shape = self.shapes[0]
-        if x.dim() <= len(shape) or tuple(x.shape[-len(shape) :]) != shape:
-            raise ValueError(
-                f"Got rows of shape {tuple(x.shape)}; this ladder takes (rows, {', '.join(map(str, shape))})."
-            )
-
-    def _check_targets(self, targets: Tensor | None, rows: torch.Size) -> None:
-        if targets is None:
-            if rows[-1]:
-                raise ValueError(f"Got {rows[-1]} labelled rows and no targets; give the target of each.")
-            return
-        outputs = self.shapes[-1]
-        if self.task == "classification":
-            whole = not (targets.is_floating_point() or targets.is_complex())
-            if tuple(targets.shape) != tuple(rows) or not whole:
-                raise ValueError(
-                    f"Got targets of shape {tuple(targets.shape)} and type {targets.dtype}; expected the number of a "
-                    f"class for each labelled row, whole numbers of shape {tuple(rows)}."
-                )
-        elif tuple(targets.shape) != (*rows, *outputs):
-            raise ValueError(f"Got targets of shape {tuple(targets.shape)}; expected values of {(*rows, *outputs)}.")
-
-    def _check_noise(self, noise: Sequence[Tensor], rows: int) -> None:
-        given = [tuple(draw.shape) for draw in noise]
-        expected = [(rows, *shape) for shape in self.shapes]
-        fits = [shape[-len(wanted) :] == wanted for shape, wanted in zip(given, expected, strict=False)]
-        if len(given) != len(expected) or not all(fits):
-            raise ValueError(f"Got noise of shapes {given}; expected one tensor for each level: {expected}.")
 
 
 def _first(x: Tensor, count: int, shape: tuple[int, ...]) -> Tensor:
     """The first `count` rows, or all if there are no more than that."""
     rows = rows_dim(shape)
     return x if x.shape[rows] <= count else x.narrow(rows, 0, count)
-
-
-def _check(
-    input_shape: Sequence[int],
-    rungs: Sequence[Dense],
-    noise: float | Sequence[float],
-    costs: float | Sequence[float] | None,
-    denoiser: str,
-    task: str,
-) -> tuple[list[float], list[float]]:
-    """The noise and the cost of every level, once everything about them is known to be good."""
-    if not rungs or not all(hasattr(rung, "build") for rung in rungs):
-        raise ValueError(f"rungs={rungs!r}: expected rungs, the output's last, for example [Dense(100), Dense(10)].")
-    if not isinstance(input_shape, Sequence) or len(input_shape) != 1 or input_shape[0] < 1:
-        raise ValueError(f"input_shape={input_shape!r}: expected (features,), the shape of one row.")
-    if denoiser not in DENOISERS:
-        raise ValueError(f"denoiser={denoiser!r}: choose one of {', '.join(map(repr, DENOISERS))}.")
-    if task not in get_args(Task):
-        raise ValueError(f"task={task!r}: choose 'classification' or 'regression'.")
-    levels = len(rungs) + 1
-    noises = [float(n) for n in noise] if isinstance(noise, Iterable) else [float(noise)] * levels
-    if costs is None:
-        weights = [1000.0, 10.0, *[0.1] * (levels - 2)]
-    elif isinstance(costs, Iterable):
-        weights = [float(c) for c in costs]
-    else:
-        weights = [0.0] * (levels - 1) + [float(costs)]
-    for name, values in (("noise", noises), ("costs", weights)):
-        if len(values) != levels:
-            raise ValueError(
-                f"{name} has {len(values)} values; with {len(rungs)} rungs give {levels}, "
-                "one for the input and one for each rung, or a single number."
-            )
-        if not all(isfinite(value) and value >= 0 for value in values):
-            raise ValueError(f"{name}={values}: every value must be finite and at least 0.")
-    return noises, weights
