@@ -160,6 +160,18 @@ class Ladder(nn.Module):
             scaled by the ladder's own deviations. Without it, noise is drawn.
         weights
             How much each labelled row counts in the supervised cost.
+
+        Returns
+        -------
+        Costs
+
+        Examples
+        --------
+        >>> ladder = Ladder(input_shape=(4,), rungs=[Dense(3)], costs=(10, 1))
+        >>> costs = ladder.costs(torch.rand(8, 4), torch.rand(6, 4), torch.arange(6) % 3)
+        >>> weighted = costs.supervised + 10 * costs.denoising[0] + costs.denoising[1]
+        >>> bool(torch.isclose(costs.total, weighted))
+        True
         """
         across = rows_dim(self.shapes[0])
         check_rows(unlabeled, self.shapes[0])
@@ -286,6 +298,13 @@ class Ladder(nn.Module):
 
         Each rung's statistics are gathered with the rungs below it already calibrated, `chunk` rows at a time. Give
         all training rows for the best result, or the labelled ones alone to do as the paper's authors did.
+
+        Examples
+        --------
+        >>> rows = torch.rand(50, 4)
+        >>> ladder = Ladder(input_shape=(4,), rungs=[Dense(3)]).calibrate(rows).eval()
+        >>> bool(torch.allclose(ladder(rows)[:1], ladder(rows[:1]), atol=1e-5))  # no row depends on another
+        True
         """
         check_rows(x, self.shapes[0])
         if x.numel() == 0:
@@ -311,6 +330,12 @@ class Ladder(nn.Module):
         """Corrupt a batch of rows, encode it, decode it: ẑ of every level, the input's reconstruction first.
 
         The batch is normalised with its own statistics, as in training. A level that no cost needs gives None.
+
+        Examples
+        --------
+        >>> ladder = Ladder(input_shape=(4,), rungs=[Dense(5), Dense(3)])
+        >>> [tuple(level.shape) for level in ladder.denoise(torch.rand(8, 4))]
+        [(8, 4), (8, 5), (8, 3)]
         """
         check_rows(x, self.shapes[0])
         count = x.shape[rows_dim(self.shapes[0])]
