@@ -34,7 +34,7 @@ from tikas.data.labels import (
     label_weights,
     one_for_each_row,
 )
-from tikas.data.preprocess import check_scale
+from tikas.data.preprocess import check_scale, warn_of_few_rows
 from tikas.data.splits import Split
 from tikas.data.streams import Examples
 from tikas.model.ladder import Ladder
@@ -126,13 +126,7 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
     def _train(self, rows: Array, targets: Array, labeled: Array, outputs: int, weights: Array | None) -> None:
         """Train the members on checked rows and keep what came out."""
         recipe, seeds = self._recipe(rows), self._seeds()
-        if len(rows) < recipe.batch_size:
-            warnings.warn(
-                f"{len(rows)} rows are fewer than a batch of {recipe.batch_size}: every update sees all of them. "
-                f"Set batch_size to {len(rows)} or less to have it so without this warning, or add unlabelled rows.",
-                UserWarning,
-                stacklevel=3,
-            )
+        warn_of_few_rows(len(rows), recipe.batch_size, stacklevel=3)
         start = self._ladders_to_go_on_from(rows.shape[1], outputs) if self.warm_start else None
         if weights is not None:
             weights = (weights / weights[labeled].mean()).astype(np.float32)
@@ -217,7 +211,15 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         return np.asarray((total / len(self.ladders_)).numpy())
 
     def transform(self, X: ArrayLike) -> Array:
-        """The clean latent of the top rung, ``(n, outputs)``: rows of one kind lie close together in it."""
+        """The clean latent of the top rung, ``(n, outputs)``: rows of one kind lie close together in it.
+
+        Examples
+        --------
+        >>> X, y = [[0.0], [0.1], [0.9], [1.0]] * 10, ["low", None, None, "high"] * 10
+        >>> classifier = LadderClassifier((8,), costs=1.0, epochs=100, batch_size=20, random_state=0).fit(X, y)
+        >>> classifier.transform([[0.05]]).shape
+        (1, 2)
+        """
         return self._outputs(self._check_rows(X), latent=True)
 
     @property
@@ -346,16 +348,40 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
         return self
 
     def predict_proba(self, X: ArrayLike) -> Array:
-        """The probability of each class, ``(n, classes)``, averaged over the members."""
+        """The probability of each class, ``(n, classes)``, averaged over the members.
+
+        Examples
+        --------
+        >>> X, y = [[0.0], [0.1], [0.9], [1.0]] * 10, ["low", None, None, "high"] * 10
+        >>> classifier = LadderClassifier((8,), costs=1.0, epochs=100, batch_size=20, random_state=0).fit(X, y)
+        >>> classifier.predict_proba([[0.05]]).shape
+        (1, 2)
+        """
         return self._outputs(self._check_rows(X), probabilities=True)
 
     def predict(self, X: ArrayLike) -> Array:
-        """The most probable class of each row."""
+        """The most probable class of each row.
+
+        Examples
+        --------
+        >>> X, y = [[0.0], [0.1], [0.9], [1.0]] * 10, ["low", None, None, "high"] * 10
+        >>> classifier = LadderClassifier((8,), costs=1.0, epochs=100, batch_size=20, random_state=0).fit(X, y)
+        >>> classifier.predict([[0.05], [0.95]]).tolist()
+        ['low', 'high']
+        """
         probabilities = self.predict_proba(X)
         return np.asarray(self.classes_[probabilities.argmax(1)])
 
     def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
-        """The accuracy on the rows that have a label; those without one are left out."""
+        """The accuracy on the rows that have a label; those without one are left out.
+
+        Examples
+        --------
+        >>> X, y = [[0.0], [0.1], [0.9], [1.0]] * 10, ["low", None, None, "high"] * 10
+        >>> classifier = LadderClassifier((8,), costs=1.0, epochs=100, batch_size=20, random_state=0).fit(X, y)
+        >>> classifier.score([[0.05], [0.95], [0.5]], ["low", "high", None])
+        1.0
+        """
         predicted = self.predict(X)
         labels = one_for_each_row(y, len(predicted))
         labeled = ~is_unlabeled(labels)

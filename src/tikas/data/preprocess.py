@@ -160,3 +160,23 @@ def _name(column: int, columns: Sequence[str] | None) -> str:
 def _listed(named: list[str], n_found: int) -> str:
     more = f" and {n_found - len(named)} more" if n_found > len(named) else ""
     return ", ".join(named) + more
+
+
+def warn_of_few_rows(rows: int, batch_size: int, stacklevel: int = 2) -> None:
+    """Warn where there are fewer rows than a batch has; they are all used in every update then.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> with warnings.catch_warnings(record=True, action="always") as caught:
+    ...     warn_of_few_rows(60, 100)
+    >>> "60 rows are fewer than a batch of 100" in str(caught[0].message)
+    True
+    """
+    if rows < batch_size:
+        warnings.warn(
+            f"{rows} rows are fewer than a batch of {batch_size}: every update sees all of them. "
+            f"Set batch_size to {rows} or less to have it so without this warning, or add unlabelled rows.",
+            UserWarning,
+            stacklevel=stacklevel + 1,
+        )

@@ -73,7 +73,16 @@ def member_records(run: Run, recipe: Recipe, seeds: list[int], device: torch.dev
 
 
 def append(path: str | Path, record: dict[str, Any]) -> None:
-    """Add a line to a file of records, at once."""
+    """Add a line to a file of records, at once.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     append(Path(folder, "records.jsonl"), {"seed": 0})
+    ...     read(Path(folder, "records.jsonl"))
+    [{'seed': 0}]
+    """
     with Path(path).open("a") as file:
         file.write(json.dumps(record) + "\n")
         file.flush()

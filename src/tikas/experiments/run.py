@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from tikas.data import sources, tables
 from tikas.data.labels import encode_labels
-from tikas.data.preprocess import check_scale
+from tikas.data.preprocess import check_scale, warn_of_few_rows
 from tikas.data.splits import split
 from tikas.data.streams import Examples
 from tikas.estimators import LadderClassifier
@@ -86,6 +86,7 @@ def run(
     started = time.perf_counter()
     labels = None if recipe.labels == "all" else recipe.labels
     splits = [split(rows.train_y, labels, validation=recipe.validation, seed=seed) for seed in seeds]
+    warn_of_few_rows(len(splits[0].unlabeled), recipe.batch_size)
     examples = Examples(torch.from_numpy(rows.train_x), torch.from_numpy(rows.train_y), len(rows.classes))
     trained = fit(examples, splits, recipe, seeds, device=device, on_epoch=on_epoch)
     test = torch.from_numpy(rows.test_x), torch.from_numpy(rows.test_y)

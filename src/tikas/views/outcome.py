@@ -29,7 +29,13 @@ def outcome_table(runs: Mapping[str, Run], recipe: Recipe) -> Table:
 
 
 def spread(errors: list[float]) -> str:
-    """Mean and deviation over the seeds, in percent."""
+    """Mean and deviation over the seeds, in percent.
+
+    Examples
+    --------
+    >>> spread([1.0, 1.2])
+    '1.10 ± 0.14 %'
+    """
     if not errors:
         return "no rows"
     return f"{mean(errors):.2f} %" if len(errors) == 1 else f"{mean(errors):.2f} ± {stdev(errors):.2f} %"
