@@ -198,6 +198,7 @@ def _predict(command: Predict) -> int:
     from tikas.data.labels import is_unlabeled
     from tikas.data.tables import read_table
     from tikas.saving import load
+    from tikas.training.checkpoint import replace_file
 
     model = load(command.model)
     table = read_table(command.file, command.target)
@@ -211,8 +212,12 @@ def _predict(command: Predict) -> int:
         lines = [[f"{p:.6f}" for p in row] for row in model.predict_proba(x)]
     else:
         header, lines = ["prediction"], [[value] for value in predicted]
-    with command.output.open("w", newline="") if command.output else contextlib.nullcontext(sys.stdout) as file:
-        csv.writer(file, lineterminator="\n").writerows([header, *lines])
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([header, *lines])
+    if command.output:
+        replace_file(command.output, text.getvalue().encode())
+    else:
+        print(text.getvalue(), end="")
     if table.y is not None:
         known = ~is_unlabeled(table.y)
         if model.task == "classification" and known.any():

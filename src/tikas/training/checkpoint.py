@@ -34,7 +34,7 @@ def write(path: str | Path, tensors: Mapping[str, Tensor], header: Mapping[str, 
     metadata = {FORMAT: json.dumps(header, sort_keys=True)}
     payload = save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, metadata)
     try:
-        _replace(path, payload)
+        replace_file(path, payload)
     except OSError as error:
         raise type(error)(
             error.errno,
@@ -45,7 +45,7 @@ def write(path: str | Path, tensors: Mapping[str, Tensor], header: Mapping[str, 
     return path
 
 
-def _replace(path: Path, payload: bytes) -> None:
+def replace_file(path: Path, payload: bytes) -> None:
     """Write a temporary file beside the old one, make sure that it is on the disk, then put it in its place."""
     target = Path(os.path.realpath(path))  # of a link, the file that it leads to
     temporary = target.with_name(f".{uuid4().hex}.partial")
