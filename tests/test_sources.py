@@ -16,8 +16,9 @@ import pooch
 import pytest
 
 from tikas.data import sources
+from tikas.data.mnist import FILES
 from tikas.data.preprocess import ScaleWarning, check_scale
-from tikas.data.sources import FILES, load
+from tikas.data.sources import load
 
 TRAIN_IMAGES, TRAIN_LABELS, TEST_IMAGES, TEST_LABELS = FILES
 
@@ -100,9 +101,9 @@ def test_digits_are_split_the_same_way_every_time():
 
 
 def test_an_unknown_name_gets_the_names_and_a_suggestion():
-    with pytest.raises(ValueError, match=r"'MNISTT'.*digits, mnist, fashion-mnist; did you mean 'mnist'"):
+    with pytest.raises(ValueError, match=r"'MNISTT'.*digits, mnist, fashion-mnist, cifar10; did you mean 'mnist'"):
         load("MNISTT")
-    with pytest.raises(ValueError, match=r"choose from digits, mnist, fashion-mnist$"):
+    with pytest.raises(ValueError, match=r"choose from digits, mnist, fashion-mnist, cifar10$"):
         load("wikipedia")
 
 
@@ -189,12 +190,13 @@ def mirror(tmp_path, monkeypatch):
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, args=(0.02,)).start()
         root = f"http://127.0.0.1:{server.server_address[1]}"
-        source = replace(
-            sources._SOURCES["mnist"],
+        source = sources._SOURCES["mnist"]
+        published = replace(
+            source.published,
             mirrors=(f"{root}/first/", f"{root}/second/"),
-            hashes=tuple("sha256:" + hashlib.sha256(content).hexdigest() for content in files.values()),
+            hashes={name: "sha256:" + hashlib.sha256(content).hexdigest() for name, content in files.items()},
         )
-        monkeypatch.setitem(sources._SOURCES, "mnist", source)
+        monkeypatch.setitem(sources._SOURCES, "mnist", replace(source, published=published))
         monkeypatch.setenv("NO_PROXY", "127.0.0.1")
         yield tmp_path / "web" / "second"
         server.shutdown()
