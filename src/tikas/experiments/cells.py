@@ -1,0 +1,147 @@
+"""The words in which experiments are described: cells to measure, the figures that were published, tables of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Protocol, TypeVar
+
+from tikas.training.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class Published:
+    """A figure that was published: test error in percent, its deviation over the runs, and how many runs there were.
+
+    A deviation or a number of runs that was not given is None.
+    """
+
+    mean: float
+    deviation: float | None = None
+    runs: int | None = None
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A test error to measure: a recipe on all training rows, over seeds from 0 on.
+
+    Parameters
+    ----------
+    name
+        ``table/row/column``.
+    recipe
+        All that the figure depends on but the seed. It holds out no rows: settings are chosen in studies.
+    published
+        The figure to compare with.
+    seeds
+        How many members are wanted.
+    attached
+        The hidden rung that feeds a plain decoder, where the network is an autoencoder and no ladder.
+    against
+        The name of a measured cell to compare with, where no figure was published.
+    note
+        What the paper leaves open, and what was done about it.
+    """
+
+    name: str
+    recipe: Recipe
+    published: Published | None = None
+    seeds: int = 10
+    attached: int | None = None
+    against: str | None = None
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        if self.recipe.validation:
+            raise ValueError(
+                f"{self.name}: a cell's recipe holds out no rows, this one holds out {self.recipe.validation}. "
+                f"Settings are chosen in a study."
+            )
+        if self.attached is not None and not 1 <= self.attached <= len(self.recipe.network):
+            raise ValueError(f"{self.name}: attached={self.attached} is not one of the hidden rungs, counted from 1.")
+
+    @property
+    def row(self) -> str:
+        """The part of the name that says which row of its table this is."""
+        return self.name.rpartition("/")[0]
+
+    @property
+    def column(self) -> str:
+        """The part of the name that says which column of its table this is in."""
+        return self.name.rpartition("/")[2]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of a table whose cells can be measured."""
+
+    title: str
+    cells: tuple[Cell, ...]
+
+
+def row(title: str, *cells: Cell) -> Row:
+    """A row with these cells, from left to right."""
+    return Row(title, cells)
+
+
+@dataclass(frozen=True)
+class Quotation:
+    """A row that the paper quotes from others: figures by column, never measured here."""
+
+    title: str
+    source: str
+    figures: dict[str, Published]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table as it is printed: its columns from left to right, its rows from top to bottom."""
+
+    name: str
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[Row | Quotation, ...]
+    note: str = ""
+
+    @property
+    def cells(self) -> Iterator[Cell]:
+        """What can be measured, row by row."""
+        for row in self.rows:
+            if isinstance(row, Row):
+                yield from row.cells
+
+
+class Named(Protocol):
+    """Anything that can be asked for by a name with parts."""
+
+    @property
+    def name(self) -> str: ...
+
+
+AnyNamed = TypeVar("AnyNamed", bound=Named)
+
+
+def select(named: Iterable[AnyNamed], wanted: Sequence[str]) -> list[AnyNamed]:
+    """Those whose name is wanted, or lies under a name that is wanted, in their own order and each once.
+
+    Examples
+    --------
+    >>> cells = [Cell(name, Recipe()) for name in ("table1/full/100", "table1/full/1000", "table2/fc/100")]
+    >>> [cell.name for cell in select(cells, ["table1"])]
+    ['table1/full/100', 'table1/full/1000']
+    >>> select(cells, ["table1/ful/100"])
+    Traceback (most recent call last):
+        ...
+    ValueError: There is no 'table1/ful/100'; did you mean table1/full/100 ...? ...
+    """
+    everything = list(named)
+    known = sorted({"/".join(each.name.split("/")[: depth + 1]) for each in everything for depth in range(4)})
+    for name in wanted:
+        if name not in known:
+            close = get_close_matches(name, known, n=3, cutoff=0.5)
+            meant = f"; did you mean {' or '.join(close)}?" if close else "."
+            raise ValueError(f"There is no {name!r}{meant} `tikas reproduce --list` shows all names.")
+    return [
+        each for each in everything if any(each.name == name or each.name.startswith(f"{name}/") for name in wanted)
+    ]

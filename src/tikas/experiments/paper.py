@@ -1,0 +1,267 @@
+"""The paper as data: every cell of Tables 1 to 4, the figure in its text, and the comparison in its appendix.
+
+Recipes say what differs from the defaults of `Recipe`, which are the full ladder's for 100 labels of MNIST. Settings
+that the paper's text leaves out are those of its authors' program. The paper ran 10 seeds for a figure, 40 for the
+ladders at 100 labels, 4 on CIFAR-10, and 1 for the supervised references with all labels.
+"""
+
+from dataclasses import replace
+
+from tikas.experiments.cells import Cell, Published, Quotation, Table, row
+from tikas.training.recipe import Recipe
+
+BASELINE = Recipe(costs=(0,), noise=(0.3, 0.5))
+SMALL_BASELINE = Recipe(network=("conv_small",), costs=(0,), noise=(0.3, 0.45), epochs=20, annealed=0.5)
+CIFAR = Recipe(data="cifar10", preprocess="whiten", labels=4000, network=("conv_large",), activation="leaky_relu")
+COMPARED = Recipe(labels=1000, costs=(2000, 20, 0.1))
+AUTOENCODER = replace(BASELINE, costs=(1000, 0))
+
+TABLE_1 = Table(
+    "table1",
+    "Table 1: permutation-invariant MNIST, 784-1000-500-250-250-250-10",
+    ("100", "1000", "all"),
+    (
+        Quotation(
+            "Semi-sup. Embedding",
+            "Weston et al. 2012",
+            {"100": Published(16.86), "1000": Published(5.73), "all": Published(1.5)},
+        ),
+        Quotation(
+            "Transductive SVM (with all labels: SVM)",
+            "from Weston et al. 2012",
+            {"100": Published(16.81), "1000": Published(5.38), "all": Published(1.40)},
+        ),
+        Quotation(
+            "MTC",
+            "Rifai et al. 2011",
+            {"100": Published(12.03), "1000": Published(3.64), "all": Published(0.81)},
+        ),
+        Quotation(
+            "Pseudo-label",
+            "Lee 2013",
+            {"100": Published(10.49), "1000": Published(3.46)},
+        ),
+        Quotation(
+            "AtlasRBF",
+            "Pitelis et al. 2014",
+            {"100": Published(8.10, 0.95), "1000": Published(3.68, 0.12), "all": Published(1.31)},
+        ),
+        Quotation(
+            "DGN",
+            "Kingma et al. 2014",
+            {"100": Published(3.33, 0.14), "1000": Published(2.40, 0.02), "all": Published(0.96)},
+        ),
+        Quotation("DBM, Dropout", "Srivastava et al. 2014", {"all": Published(0.79)}),
+        Quotation("Adversarial", "Goodfellow et al. 2015", {"all": Published(0.78)}),
+        Quotation(
+            "Virtual Adversarial",
+            "Miyato et al. 2015",
+            {"100": Published(2.12), "1000": Published(1.32), "all": Published(0.64, 0.03)},
+        ),
+        row(
+            "Baseline: MLP, BN, Gaussian noise",
+            Cell("table1/baseline/100", BASELINE, Published(21.74, 1.77, 10)),
+            Cell("table1/baseline/1000", replace(BASELINE, labels=1000), Published(5.70, 0.20, 10)),
+            Cell("table1/baseline/all", replace(BASELINE, labels="all"), Published(0.80, 0.03, 10)),
+        ),
+        row(
+            "Γ-model (Ladder with only top-level cost)",
+            Cell("table1/gamma/100", Recipe(costs=(0.5,)), Published(3.06, 1.44, 10)),
+            Cell("table1/gamma/1000", Recipe(labels=1000, costs=(10,)), Published(1.53, 0.10, 10)),
+            Cell("table1/gamma/all", Recipe(labels="all", costs=(2,)), Published(0.78, 0.03, 10)),
+        ),
+        row(
+            "Ladder, only bottom-level cost",
+            Cell("table1/bottom/100", Recipe(costs=(5000, 0)), Published(1.09, 0.32, 40), seeds=40),
+            Cell("table1/bottom/1000", Recipe(labels=1000, costs=(2000, 0)), Published(0.90, 0.05, 10)),
+            Cell("table1/bottom/all", Recipe(labels="all", costs=(2000, 0)), Published(0.59, 0.03, 10)),
+        ),
+        row(
+            "Ladder, full",
+            Cell("table1/full/100", Recipe(), Published(1.06, 0.37, 40), seeds=40),
+            Cell(
+                "table1/full/1000",
+                Recipe(labels=1000, costs=(2000, 20, 0.1), noise=(0.3, 0.2)),
+                Published(0.84, 0.08, 10),
+            ),
+            Cell("table1/full/all", Recipe(labels="all", costs=(1000, 1, 0.01)), Published(0.57, 0.02, 10)),
+        ),
+    ),
+)
+
+TEXT = Table(
+    "text",
+    "In the text: 50 labels of permutation-invariant MNIST",
+    ("50",),
+    (
+        row(
+            "Ladder, full",
+            Cell("text/full/50", Recipe(labels=50, costs=(2000, 20, 0.1)), Published(1.62, 0.65, 10), seeds=40),
+        ),
+    ),
+)
+
+TABLE_2 = Table(
+    "table2",
+    "Table 2: convolutional networks on MNIST",
+    ("100", "all"),
+    (
+        Quotation("EmbedCNN", "Weston et al. 2012", {"100": Published(7.75)}),
+        Quotation("SWWAE", "Zhao et al. 2015", {"100": Published(9.17), "all": Published(0.71)}),
+        row(
+            "Baseline: Conv-Small, supervised only",
+            Cell("table2/small-baseline/100", SMALL_BASELINE, Published(6.43, 0.84, 10)),
+            Cell(
+                "table2/small-baseline/all",
+                replace(SMALL_BASELINE, labels="all"),
+                Published(0.36, None, 1),
+                seeds=1,
+                note="the paper's is one run whose setting is not published; measured with that of 100 labels",
+            ),
+        ),
+        row("Conv-FC", Cell("table2/fc/100", Recipe(network=("conv_fc",)), Published(0.99, 0.15, 10))),
+        row(
+            "Conv-Small, Γ-model",
+            Cell("table2/small-gamma/100", Recipe(network=("conv_small",), costs=(1,)), Published(0.89, 0.50, 10)),
+        ),
+    ),
+)
+
+TABLE_3 = Table(
+    "table3",
+    "Table 3: convolutional networks on CIFAR-10, without augmentation",
+    ("4000", "all"),
+    (
+        Quotation("All-Convolutional ConvPool-CNN-C", "Springenberg et al. 2014", {"all": Published(9.31)}),
+        Quotation("Spike-and-Slab Sparse Coding", "Goodfellow et al. 2012", {"4000": Published(31.9)}),
+        row(
+            "Baseline: Conv-Large, supervised only",
+            Cell(
+                "table3/large-baseline/4000",
+                replace(CIFAR, costs=(0,), epochs=20, annealed=0.5),
+                Published(23.33, 0.61, 4),
+                seeds=4,
+            ),
+            Cell(
+                "table3/large-baseline/all",
+                replace(CIFAR, labels="all", costs=(0,), epochs=70, annealed=0.14),
+                Published(9.27, None, 1),
+                seeds=1,
+                note="the paper's is one run with dropout in place of noise, of a setting that is not published; "
+                "measured with noise and the schedule of the Γ-model",
+            ),
+        ),
+        row(
+            "Conv-Large, Γ-model",
+            Cell(
+                "table3/large-gamma/4000",
+                replace(CIFAR, costs=(4,), epochs=70, annealed=0.14),
+                Published(20.40, 0.47, 4),
+                seeds=4,
+            ),
+        ),
+    ),
+)
+
+TABLE_4 = Table(
+    "table4",
+    "Table 4: denoising functions, permutation-invariant MNIST, noise 0.3",
+    ("100", "1000"),
+    (
+        row(
+            "Proposed g: Gaussian z",
+            Cell("table4/g/100", Recipe(), Published(1.06, 0.07, 10)),
+            Cell("table4/g/1000", COMPARED, Published(1.03, 0.06, 10)),
+        ),
+        row(
+            "Comparison g1: miniature MLP with z̃u",
+            Cell("table4/g1/100", Recipe(denoiser="mlp"), Published(1.11, 0.07, 10)),
+            Cell("table4/g1/1000", replace(COMPARED, denoiser="mlp"), Published(1.11, 0.06, 10)),
+        ),
+        row(
+            "Comparison g2: no augmented term z̃u",
+            Cell("table4/g2/100", Recipe(denoiser="no-product"), Published(2.03, 0.09, 10)),
+            Cell("table4/g2/1000", replace(COMPARED, denoiser="no-product"), Published(1.70, 0.08, 10)),
+        ),
+        row(
+            "Comparison g3: linear g but with z̃u",
+            Cell("table4/g3/100", Recipe(denoiser="linear"), Published(1.49, 0.10, 10)),
+            Cell("table4/g3/1000", replace(COMPARED, denoiser="linear"), Published(1.30, 0.08, 10)),
+        ),
+        row(
+            "Comparison g4: only the mean depends on u",
+            Cell("table4/g4/100", Recipe(denoiser="additive"), Published(2.90, 1.19, 10)),
+            Cell("table4/g4/1000", replace(COMPARED, denoiser="additive"), Published(2.11, 0.45, 10)),
+        ),
+    ),
+    note="The paper chose weights for each function by a search that it does not print. Measured with the weights of "
+    "Table 1's full ladder for all of them.",
+)
+
+APPENDIX = Table(
+    "appendix",
+    "Appendix: an autoencoder, its decoder attached to one hidden rung",
+    ("100", "1000"),
+    (
+        row(
+            "Decoder on rung 1 (1000 units)",
+            Cell("appendix/rung1/100", AUTOENCODER, seeds=3, attached=1, against="table1/baseline/100"),
+            Cell(
+                "appendix/rung1/1000",
+                replace(AUTOENCODER, labels=1000),
+                seeds=3,
+                attached=1,
+                against="table1/baseline/1000",
+            ),
+        ),
+        row(
+            "Decoder on rung 2 (500 units)",
+            Cell("appendix/rung2/100", AUTOENCODER, seeds=3, attached=2, against="table1/baseline/100"),
+            Cell(
+                "appendix/rung2/1000",
+                replace(AUTOENCODER, labels=1000),
+                seeds=3,
+                attached=2,
+                against="table1/baseline/1000",
+            ),
+        ),
+        row(
+            "Decoder on rung 3 (250 units)",
+            Cell("appendix/rung3/100", AUTOENCODER, seeds=3, attached=3, against="table1/baseline/100"),
+            Cell(
+                "appendix/rung3/1000",
+                replace(AUTOENCODER, labels=1000),
+                seeds=3,
+                attached=3,
+                against="table1/baseline/1000",
+            ),
+        ),
+        row(
+            "Decoder on rung 4 (250 units)",
+            Cell("appendix/rung4/100", AUTOENCODER, seeds=3, attached=4, against="table1/baseline/100"),
+            Cell(
+                "appendix/rung4/1000",
+                replace(AUTOENCODER, labels=1000),
+                seeds=3,
+                attached=4,
+                against="table1/baseline/1000",
+            ),
+        ),
+        row(
+            "Decoder on rung 5 (250 units)",
+            Cell("appendix/rung5/100", AUTOENCODER, seeds=3, attached=5, against="table1/baseline/100"),
+            Cell(
+                "appendix/rung5/1000",
+                replace(AUTOENCODER, labels=1000),
+                seeds=3,
+                attached=5,
+                against="table1/baseline/1000",
+            ),
+        ),
+    ),
+    note="The paper prints no figure and no weight: none of its runs was significantly better than the supervised "
+    "model. Measured with the baseline's noise and a weight of 1000 on the squared error, and compared with the "
+    "baseline as measured here.",
+)
+
+TABLES = (TABLE_1, TEXT, TABLE_2, TABLE_3, TABLE_4, APPENDIX)
