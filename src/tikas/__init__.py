@@ -11,18 +11,37 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from tikas.estimators import LadderClassifier, LadderRegressor
+    from tikas.model.gamma import gamma
     from tikas.model.ladder import Costs, Ladder
-    from tikas.model.rungs import Dense
+    from tikas.model.specs import Conv, Dense, GlobalMeanPool, MaxPool, MeanPool
     from tikas.saving import load
 
-__all__ = ["Costs", "Dense", "Ladder", "LadderClassifier", "LadderRegressor", "__version__", "load"]
+__all__ = [
+    "Conv",
+    "Costs",
+    "Dense",
+    "GlobalMeanPool",
+    "Ladder",
+    "LadderClassifier",
+    "LadderRegressor",
+    "MaxPool",
+    "MeanPool",
+    "__version__",
+    "gamma",
+    "load",
+]
 
 _HOMES = {
+    "Conv": "tikas.model.specs",
     "Costs": "tikas.model.ladder",
-    "Dense": "tikas.model.rungs",
+    "Dense": "tikas.model.specs",
+    "GlobalMeanPool": "tikas.model.specs",
     "Ladder": "tikas.model.ladder",
     "LadderClassifier": "tikas.estimators",
     "LadderRegressor": "tikas.estimators",
+    "MaxPool": "tikas.model.specs",
+    "MeanPool": "tikas.model.specs",
+    "gamma": "tikas.model.gamma",
     "load": "tikas.saving",
 }
 

@@ -2,30 +2,33 @@
 
 from collections.abc import Iterable, Sequence
 from math import isfinite
-from typing import Literal, get_args
+from numbers import Integral
+from typing import get_args
 
 import torch
 from torch import Tensor
 
 from tikas.model.denoisers import DENOISERS
-from tikas.model.rungs import Dense
+from tikas.model.names import Task
+from tikas.model.specs import RungSpec, Shape, shapes_of
 
-Task = Literal["classification", "regression"]
+MOST_CHANNELS = 4
+"""Of images as they come: grey, colour, either with transparency."""
 
 
 def check_settings(
     input_shape: Sequence[int],
-    rungs: Sequence[Dense],
+    rungs: Sequence[RungSpec],
     noise: float | Sequence[float],
     costs: float | Sequence[float] | None,
     denoiser: str,
     task: str,
 ) -> tuple[list[float], list[float]]:
     """The noise and the cost of every level, once everything about them is known to be good."""
-    if not rungs or not all(hasattr(rung, "build") for rung in rungs):
+    if not rungs or not all(isinstance(rung, RungSpec) for rung in rungs):
         raise ValueError(f"rungs={rungs!r}: expected rungs, the output's last, for example [Dense(100), Dense(10)].")
-    if not isinstance(input_shape, Sequence) or len(input_shape) != 1 or input_shape[0] < 1:
-        raise ValueError(f"input_shape={input_shape!r}: expected (features,), the shape of one row.")
+    check_input_shape(input_shape)
+    check_top(shapes_of(input_shape, rungs)[-1])
     if denoiser not in DENOISERS:
         raise ValueError(f"denoiser={denoiser!r}: choose one of {', '.join(map(repr, DENOISERS))}.")
     if task not in get_args(Task):
@@ -49,12 +52,48 @@ def check_settings(
     return noises, weights
 
 
+def check_input_shape(shape: Sequence[int]) -> None:
+    """The shape of one row, or of one image with its channels first."""
+    good = isinstance(shape, Sequence) and all(isinstance(side, Integral) and side > 0 for side in shape)
+    if not good or len(shape) not in (1, 3):
+        grey = f" For grey images give {(1, *shape)}." if good and len(shape) == 2 else ""
+        raise ValueError(
+            f"input_shape={shape!r}: expected (features,), the shape of one row. For images it is "
+            f"(channels, height, width).{grey}"
+        )
+    if _channels_last(tuple(shape)):
+        height, width, channels = shape
+        raise ValueError(
+            f"input_shape={tuple(shape)}: that is (height, width, channels); expected {(channels, height, width)}, "
+            "channels first. Turn the images with numpy.moveaxis(images, -1, -3)."
+        )
+
+
+def _channels_last(shape: Shape) -> bool:
+    """Whether a shape of three is that of square images with their channels at the end."""
+    return len(shape) == 3 and shape[0] == shape[1] > MOST_CHANNELS >= shape[2]
+
+
+def check_top(shape: Shape) -> None:
+    """One value for each class, or for each value of a regression."""
+    if len(shape) != 1:
+        raise ValueError(
+            f"The top rung makes maps of shape {shape}; expected the shape (outputs,). End with Dense(outputs), or "
+            "with GlobalMeanPool() over maps of as many channels."
+        )
+
+
 def check_rows(x: Tensor, shape: tuple[int, ...]) -> None:
     """Rows of the input's shape."""
     if x.dim() <= len(shape) or tuple(x.shape[-len(shape) :]) != shape:
+        last = len(shape) == 3 and x.dim() > 3 and tuple(x.shape[-3:]) == (*shape[1:], shape[0])
         raise ValueError(
             f"Got rows of shape {tuple(x.shape)}; this ladder takes (rows, {', '.join(map(str, shape))}). "
-            "Reshape them, or build the ladder with their input_shape."
+            + (
+                "Channels come first: turn the images with x.movedim(-1, -3)."
+                if last
+                else "Reshape them, or build the ladder with their input_shape."
+            )
         )
 
 

@@ -1,14 +1,16 @@
 """Algorithm 1: corrupt on the way up, run clean beside it, denoise on the way down, sum the costs."""
 
 from collections.abc import Sequence
+from math import prod
 from typing import NamedTuple, Self, cast
 
 import torch
 from torch import Tensor, nn
 
-from tikas.model.checks import Task, check_noise, check_rows, check_settings, check_targets
+from tikas.model.checks import check_noise, check_rows, check_settings, check_targets
 from tikas.model.layout import all_dims, rows_dim
-from tikas.model.rungs import Dense, Rung
+from tikas.model.names import DenoiserName, Task
+from tikas.model.rungs import Rung, RungSpec, build
 from tikas.model.statistics import Gathering, Statistics, normalize
 
 
@@ -45,6 +47,10 @@ LABELED, CORRUPTED, CLEAN = range(3)
 """The streams of `Ladder.costs`: labelled rows with noise, unlabelled rows with noise, unlabelled rows without."""
 
 
+MOST_IN_A_CHUNK = 2**25
+"""Values of the largest level among those rows that are calibrated at once: 256 MB in double precision."""
+
+
 class Ladder(nn.Module):
     """The Ladder network: an encoder run clean and run with noise, and a decoder that denoises every level.
 
@@ -55,9 +61,10 @@ class Ladder(nn.Module):
     Parameters
     ----------
     input_shape
-        Shape of one row: ``(features,)``.
+        Shape of one row: ``(features,)``, or ``(channels, height, width)``.
     rungs
-        From the bottom up; the last one is the output.
+        From the bottom up: `Dense`, `Conv`, `MaxPool`, `MeanPool` and `GlobalMeanPool`, in any order that their shapes
+        allow. The last one is the output.
     noise
         Deviation of the noise: one for all levels, or one for the input and one for each rung.
     costs
@@ -74,7 +81,8 @@ class Ladder(nn.Module):
     Raises
     ------
     ValueError
-        Where a number of noises or costs does not fit the number of rungs, or a name is not known.
+        Where a number of noises or costs does not fit the number of rungs, a name is not known, a rung cannot stand
+        on the one below it, or the last one makes maps.
 
     References
     ----------
@@ -100,10 +108,10 @@ class Ladder(nn.Module):
     def __init__(
         self,
         input_shape: Sequence[int],
-        rungs: Sequence[Dense],
+        rungs: Sequence[RungSpec],
         noise: float | Sequence[float] = 0.3,
         costs: float | Sequence[float] | None = None,
-        denoiser: str = "gaussian",
+        denoiser: DenoiserName = "gaussian",
         task: Task = "classification",
         generator: torch.Generator | None = None,
     ) -> None:
@@ -113,7 +121,7 @@ class Ladder(nn.Module):
         levels = [Rung(tuple(input_shape), noise=noises[0], cost=weights[0])]
         for level, rung in enumerate(rungs, 1):
             top = level == len(rungs)
-            levels.append(rung.build(levels[-1].shape, top=top, noise=noises[level], cost=weights[level]))
+            levels.append(build(rung, levels[-1].shape, top=top, noise=noises[level], cost=weights[level]))
         self.rungs = cast("Sequence[Rung]", nn.ModuleList(levels))
         self.costed = [level for level, weight in enumerate(weights) if weight > 0]
         for level in self._descent():
@@ -167,6 +175,7 @@ class Ladder(nn.Module):
 
         Examples
         --------
+        >>> from tikas import Dense
         >>> ladder = Ladder(input_shape=(4,), rungs=[Dense(3)], costs=(10, 1))
         >>> costs = ladder.costs(torch.rand(8, 4), torch.rand(6, 4), torch.arange(6) % 3)
         >>> weighted = costs.supervised + 10 * costs.denoising[0] + costs.denoising[1]
@@ -293,14 +302,16 @@ class Ladder(nn.Module):
         return latent, hidden
 
     @torch.no_grad()
-    def calibrate(self, x: Tensor, chunk: int = 4096) -> Self:
+    def calibrate(self, x: Tensor, chunk: int | None = None) -> Self:
         """Set the statistics of eval mode from these rows: exact, rung by rung, however many rows there are.
 
-        Each rung's statistics are gathered with the rungs below it already calibrated, `chunk` rows at a time. Give
-        all training rows for the best result, or the labelled ones alone to do as the paper's authors did.
+        Each rung's statistics are gathered with the rungs below it already calibrated, `chunk` rows at a time (by
+        default 4096, or fewer where maps are large). Give all training rows for the best result, or the labelled ones
+        alone to do as the paper's authors did.
 
         Examples
         --------
+        >>> from tikas import Dense
         >>> rows = torch.rand(50, 4)
         >>> ladder = Ladder(input_shape=(4,), rungs=[Dense(3)]).calibrate(rows).eval()
         >>> bool(torch.allclose(ladder(rows)[:1], ladder(rows[:1]), atol=1e-5))  # no row depends on another
@@ -309,6 +320,7 @@ class Ladder(nn.Module):
         check_rows(x, self.shapes[0])
         if x.numel() == 0:
             raise ValueError("There are no rows to calibrate with; give training rows, the more the better.")
+        chunk = chunk or max(1, min(4096, MOST_IN_A_CHUNK // max(map(prod, self.shapes))))
         for level, rung in enumerate(self.rungs[1:], 1):
             gathering = Gathering(rung.shape)
             for rows in torch.split(x, chunk, rows_dim(self.shapes[0])):
@@ -333,6 +345,7 @@ class Ladder(nn.Module):
 
         Examples
         --------
+        >>> from tikas import Dense
         >>> ladder = Ladder(input_shape=(4,), rungs=[Dense(5), Dense(3)])
         >>> [tuple(level.shape) for level in ladder.denoise(torch.rand(8, 4))]
         [(8, 4), (8, 5), (8, 3)]

@@ -13,6 +13,11 @@ def per_unit(parameter: Tensor, shape: tuple[int, ...]) -> Tensor:
     return parameter if len(shape) == 1 else parameter[(...,) + (None,) * (len(shape) - 1)]
 
 
+def per_member(value: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Lay a value of each member, ``(*members,)``, out against a batch of the level's `shape`."""
+    return value[(...,) + (None,) * (len(shape) + 1)]
+
+
 def rows_per_unit(parameter: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, ...]:
     """The rows of a parameter ``(*members, rows, units)``, each laid out against a batch of the level's `shape`."""
     return per_unit(parameter, shape).unbind(-2 - len(shape))

@@ -23,7 +23,7 @@ class Statistics(NamedTuple):
 
 def normalize(x: Tensor, shape: tuple[int, ...]) -> Tensor:
     """N(x), a batch normalised with its own statistics."""
-    if x.dim() == 2:
+    if x.dim() == 1 + len(shape):
         return torch.batch_norm(x, None, None, None, None, True, 0.0, EPSILON, False)
     return normalize_and_tell(x, shape)[0]
 

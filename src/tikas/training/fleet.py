@@ -8,21 +8,26 @@ from torch import Tensor, nn
 
 from tikas.data.streams import Batch, Streams, generator
 from tikas.model.ladder import Costs, Ladder
-from tikas.model.rungs import Dense
 from tikas.training.recipe import Recipe
 
 
 def build_ladder(recipe: Recipe, input_shape: Sequence[int], outputs: int, seed: int | None) -> Ladder:
     """The ladder that a recipe describes, with the first weights of this seed (or of none in particular)."""
-    return Ladder(
+    ladder = Ladder(
         input_shape=input_shape,
-        rungs=[*(Dense(units, activation=recipe.activation) for units in recipe.network), Dense(outputs)],
+        rungs=recipe.rungs(outputs),
         noise=recipe.levels_of_noise(),
         costs=recipe.levels_of_costs(),
         denoiser=recipe.denoiser,
         task=recipe.task,
         generator=None if seed is None else generator(seed, "weights"),
     )
+    if ladder.shapes[-1] != (outputs,):
+        raise ValueError(
+            f"network={recipe.network!r} has a top of shape {ladder.shapes[-1]}; the data ask for {(outputs,)}. "
+            "A network that ends in 'global' needs as many channels below it; any other gets a top of its own."
+        )
+    return ladder
 
 
 def stack(ladders: Sequence[Ladder]) -> Ladder:

@@ -8,13 +8,21 @@ from math import ceil, isfinite
 from operator import index
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
+from tikas.model.names import ActivationName, DenoiserName, Task
+from tikas.model.specs import Dense, GlobalMeanPool, RungSpec, from_text
+from tikas.model.zoo import ZOO
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-Task = Literal["classification", "regression"]
 Calibration = Literal["all", "labeled"]
-Denoiser = Literal["gaussian", "mlp", "no-product", "linear", "additive"]
-ActivationName = Literal["relu", "leaky_relu", "tanh", "gelu", "linear"]
+Preprocess = Literal["none", "whiten"]
+
+TOP = "top"
+"""Asks for a dense top where the network ends in a pooling rung that would be the top itself."""
+
+NEW_FIELDS = ("preprocess",)
+"""Fields that are part of a recipe's name only where they are not at their default: records from before keep theirs."""
 
 
 @dataclass(frozen=True)
@@ -38,16 +46,21 @@ class Recipe:
     """How many training rows are held out, to report their error after every epoch."""
     task: Task = "classification"
     """Classes on top, or values."""
-    network: tuple[int, ...] = (1000, 500, 250, 250, 250)
-    """Units of the hidden rungs, from the bottom up; the top's follow from the data."""
+    preprocess: Preprocess = "none"
+    """What is done to the rows first: nothing, or contrast normalisation and ZCA of images, as the paper does for
+    CIFAR-10."""
+    network: tuple[int | str, ...] = (1000, 500, 250, 250, 250)
+    """The hidden rungs from the bottom up: units of dense ones, or texts such as 'conv 32 5 full', 'max 2', 'mean 3
+    stride=2', 'dense 100 tanh', 'global'. The dense top follows by itself; a network that ends in 'global' has its top
+    there, unless 'top' asks for a dense one. Or a whole network by name: mlp, conv_fc, conv_small, conv_large."""
     activation: ActivationName = "relu"
-    """Of the hidden rungs."""
+    """Of the hidden rungs that do not say their own."""
     noise: tuple[float, ...] = (0.3,)
     """Deviation of the noise on the input and on each rung; the last one given holds for the rungs above it."""
     costs: tuple[float, ...] = (1000.0, 10.0, 0.1)
     """Weights of the denoising costs, the input's first; the last one given holds for the rungs above it. One alone is
     the top's (the Γ-model); 0 leaves the supervised network."""
-    denoiser: Denoiser = "gaussian"
+    denoiser: DenoiserName = "gaussian"
     """The denoising function."""
     epochs: int = 150
     """Passes over the unlabelled rows."""
@@ -69,7 +82,7 @@ class Recipe:
             self._set("labels", _whole, "a whole number, or 'all'")
         for name in ("learning_rate", "annealed"):
             self._set(name, _number, "a number")
-        self._set("network", lambda units: tuple(map(_whole, _each(units))), "whole numbers")
+        object.__setattr__(self, "network", _network(self.network))
         for name in ("noise", "costs"):
             self._set(name, lambda values: tuple(map(_number, _each(values))), "numbers")
         self._check()
@@ -85,7 +98,8 @@ class Recipe:
         for name, kind in (
             ("task", Task),
             ("activation", ActivationName),
-            ("denoiser", Denoiser),
+            ("denoiser", DenoiserName),
+            ("preprocess", Preprocess),
             ("calibration", Calibration),
         ):
             choices = get_args(kind)
@@ -97,16 +111,33 @@ class Recipe:
         _require(self.validation >= 0, "validation", self, "at least 0")
         _require(0 < self.learning_rate < float("inf"), "learning_rate", self, "above 0")
         _require(0 <= self.annealed <= 1, "annealed", self, "between 0 and 1")
-        _require(all(units >= 1 for units in self.network), "network", self, "positive whole numbers")
         for name in ("noise", "costs"):
             values = getattr(self, name)
             good = 1 <= len(values) <= self.levels and all(isfinite(v) and v >= 0 for v in values)
             _require(good, name, self, f"1 to {self.levels} finite numbers of at least 0")
 
+    def rungs(self, outputs: int) -> list[RungSpec]:
+        """The rungs of the ladder, the top included.
+
+        Examples
+        --------
+        >>> Recipe(network=("conv 8 3", "max 2", 20)).rungs(outputs=10)[1:]
+        [MaxPool(size=2, stride=None, rounding='up'), Dense(features=20, activation='relu', scale=True),
+         Dense(features=10, activation=None, scale=True)]
+        """
+        if self.network and self.network[0] in ZOO:
+            rungs = ZOO[str(self.network[0])](outputs)
+        else:
+            named = [rung for rung in self.network if rung != TOP]
+            rungs = [Dense(rung) if isinstance(rung, int) else from_text(rung) for rung in named]
+            if not rungs or not isinstance(rungs[-1], GlobalMeanPool) or TOP in self.network:
+                rungs.append(Dense(outputs))
+        return [*(rung.with_activation(self.activation) for rung in rungs[:-1]), rungs[-1]]
+
     @property
     def levels(self) -> int:
         """The input, the hidden rungs and the top."""
-        return len(self.network) + 2
+        return 1 + len(self.rungs(outputs=1))
 
     def levels_of_noise(self) -> tuple[float, ...]:
         """The deviation of the noise at every level."""
@@ -144,7 +175,35 @@ class Recipe:
     @property
     def name(self) -> str:
         """Twelve letters that stand for this recipe and no other."""
-        return sha256(self.to_json().encode()).hexdigest()[:12]
+        values = asdict(self)
+        for field in fields(self):
+            if field.name in NEW_FIELDS and values[field.name] == field.default:
+                del values[field.name]
+        return sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def _network(given: Any) -> tuple[int | str, ...]:
+    """A network in its one form: numbers of units, texts of rungs, or the name of a whole network alone."""
+    each = (given,) if isinstance(given, str | RungSpec) or not isinstance(given, Iterable) else tuple(given)
+    if len(each) == 1 and isinstance(each[0], str) and each[0] in ZOO:
+        return (each[0],)
+    try:
+        written = tuple(TOP if isinstance(rung, str) and rung.strip() == TOP else _rung(rung) for rung in each)
+        if TOP in written[:-1]:
+            raise ValueError("'top' stands at the end.")
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"network={given!r}: expected numbers of units, rungs such as 'conv 32 5 full' and 'max 2', or the name of "
+            f"one network, {', '.join(ZOO)}. {error}"
+        ) from error
+    needed = len(written) > 1 and str(written[-2]).split()[0] == GlobalMeanPool.kind
+    return written if needed or TOP not in written else written[:-1]
+
+
+def _rung(given: Any) -> int | str:
+    """A rung in its one form: a dense one of which nothing else is said is the number of its units."""
+    spec = given if isinstance(given, RungSpec) else from_text(given) if isinstance(given, str) else Dense(given)
+    return spec.features if spec == Dense(getattr(spec, "features", 1)) else spec.text
 
 
 def _whole(value: Any) -> int:

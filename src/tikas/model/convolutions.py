@@ -1,0 +1,119 @@
+"""The convolutional rung: convolutions up, mirrored convolutions down, with members in front where there are any."""
+
+from collections.abc import Sequence
+from math import prod
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from tikas.model.rung import Back, NormalizedRung
+from tikas.model.specs import Conv
+
+Sides = tuple[int, int]
+
+
+def convolve(x: Tensor, weight: Tensor, padding: Sides, stride: int = 1) -> Tensor:
+    """The convolution of maps ``(*members, rows, channels, height, width)`` with a kernel for every member.
+
+    Parameters
+    ----------
+    x, weight
+        The maps, and the kernels ``(*members, channels out, channels in, height, width)``.
+    padding
+        Zeros before the first position and after the last one, on either side.
+    """
+    before, after = padding
+    if before != after:
+        x, before = functional.pad(x, (before, after, before, after)), 0
+    members = weight.shape[:-4]
+    convolved = functional.conv2d(
+        _fold(x, members), weight.flatten(0, -4), stride=stride, padding=before, groups=prod(members)
+    )
+    return _unfold(convolved, members, x.shape[:-3])
+
+
+def spread(x: Tensor, weight: Tensor, padding: Sides, stride: int, sides: Sequence[int]) -> Tensor:
+    """The way back of a convolution: every value spread by the kernel over the positions that it was made of.
+
+    That is `convolve` with the mirrored padding, kernel - 1 - `padding`, of values that stand `stride` positions
+    apart; but it passes over the zeros between and around them. Positions that the convolution never saw get zero.
+
+    Parameters
+    ----------
+    padding, stride
+        Of the convolution that made the maps `x`.
+    sides
+        Height and width of the maps that it made them of.
+    """
+    members = weight.shape[:-4]
+    kernels = weight.flip(-1, -2).transpose(-3, -4).flatten(0, -4)
+    whole = functional.conv_transpose2d(_fold(x, members), kernels, stride=stride, groups=prod(members))
+    before = padding[0]
+    (height, width), (reached_down, reached_right) = sides, whole.shape[-2:]
+    cut = (-before, width + before - reached_right, -before, height + before - reached_down)
+    return _unfold(functional.pad(whole, cut), members, x.shape[:-3])
+
+
+def _fold(x: Tensor, members: Sequence[int]) -> Tensor:
+    """Maps with the members among their channels, ``(rows, members * channels, height, width)``: a group for each."""
+    if not members:
+        return x.flatten(0, -4)
+    return x.expand(*members, *x.shape[-4:]).flatten(0, -5).transpose(0, 1).flatten(1, 2)
+
+
+def _unfold(x: Tensor, members: Sequence[int], batch: Sequence[int]) -> Tensor:
+    """What `_fold` did, undone; `batch` are the dimensions in front of the channels before it."""
+    if not members:
+        return x.reshape(*batch, *x.shape[1:])
+    rows, channels, *sides = x.shape
+    return x.reshape(rows, *members, channels // prod(members), *sides).movedim(0, len(members))
+
+
+def reset_kernels(weight: Tensor, generator: torch.Generator | None) -> None:
+    """Uniform, of deviation 1/√inputs."""
+    bound = (3 / weight[0].numel()) ** 0.5
+    nn.init.uniform_(weight, -bound, bound, generator=generator)
+
+
+class ConvBack(Back):
+    """V, from a map down to the one that it was made of: ``(channels below, channels above, kernel, kernel)``.
+
+    A plain convolution with the mirrored padding: valid for full, full for valid, same for same. Where that would
+    multiply mostly zeros (a stride; a kernel larger than the map), the same sums are made by `spread`.
+    """
+
+    def __init__(self, spec: Conv, shape: tuple[int, ...], below: tuple[int, ...]) -> None:
+        super().__init__()
+        self.spec = spec
+        self.sides = below[1:]
+        self.sparse = spec.stride > 1 or spec.kernel > max(shape[1:])
+        self.weight = nn.Parameter(torch.empty(below[0], shape[0], spec.kernel, spec.kernel))
+
+    def reset(self, generator: torch.Generator | None) -> None:
+        reset_kernels(self.weight, generator)
+
+    def forward(self, denoised: Tensor) -> Tensor:
+        if self.sparse:
+            return spread(denoised, self.weight, self.spec.padded, self.spec.stride, self.sides)
+        before, after = self.spec.padded
+        return convolve(denoised, self.weight, (self.spec.kernel - 1 - before, self.spec.kernel - 1 - after))
+
+
+class ConvRung(NormalizedRung):
+    """A rung whose way up is a convolution: ``weight`` is W, ``(channels, channels below, kernel, kernel)``."""
+
+    def __init__(self, spec: Conv, below: tuple[int, ...], *, top: bool, noise: float, cost: float) -> None:
+        super().__init__(spec, below, top=top, noise=noise, cost=cost)
+        self.spec = spec
+        self.weight = nn.Parameter(torch.empty(spec.features, below[0], spec.kernel, spec.kernel))
+
+    def add_back(self) -> None:
+        self.back = ConvBack(self.spec, self.shape, self.below)
+
+    def reset(self, generator: torch.Generator | None) -> None:
+        reset_kernels(self.weight, generator)
+        super().reset(generator)
+
+    def up(self, below: Tensor) -> Tensor:
+        return convolve(below, self.weight, self.spec.padded, self.spec.stride)

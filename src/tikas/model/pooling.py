@@ -1,0 +1,88 @@
+"""The pooling rungs: linear levels without weights, and the copies that lead down from them."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from tikas.model.rung import Back, NormalizedRung
+from tikas.model.specs import GlobalMeanPool, MaxPool, Pool
+
+
+class PoolBack(Back):
+    """Every value copied to all positions of its window, and windows that reach beyond the map cut off.
+
+    A position in several windows takes the mean of their values, one in no window zero.
+    """
+
+    def __init__(self, spec: Pool, below: tuple[int, ...]) -> None:
+        super().__init__()
+        self.spec = spec
+        self.sides = below[1:]
+
+    def forward(self, denoised: Tensor) -> Tensor:
+        if self.spec.step == self.spec.size:
+            return _fit(_tile(denoised, self.spec.size), self.sides)
+        total = self._sum_of_windows(denoised.flatten(0, -3).unsqueeze(1))
+        windows = self._sum_of_windows(denoised.new_ones(1, 1, *denoised.shape[-2:]))
+        return (total / windows.clamp_min(1)).reshape(*denoised.shape[:-2], *self.sides)
+
+    def _sum_of_windows(self, values: Tensor) -> Tensor:
+        """At every position the sum of the values whose windows it lies in, for maps ``(count, 1, height, width)``."""
+        ones = values.new_ones(1, 1, self.spec.size, self.spec.size)
+        return _fit(functional.conv_transpose2d(values, ones, stride=self.spec.step), self.sides)
+
+
+def _tile(x: Tensor, size: int) -> Tensor:
+    """Every position as a square of `size` times `size` positions."""
+    *batch, height, width = x.shape
+    squares = x[..., :, None, :, None].expand(*batch, height, size, width, size)
+    return squares.reshape(*batch, height * size, width * size)
+
+
+def _fit(x: Tensor, sides: Sequence[int]) -> Tensor:
+    """Maps cut off, or continued with zeros, to be as large as `sides`."""
+    height, width = sides
+    return functional.pad(x, (0, width - x.shape[-1], 0, height - x.shape[-2]))
+
+
+class PoolRung(NormalizedRung):
+    """A rung whose way up takes the largest value, or the mean, of every window."""
+
+    def __init__(self, spec: Pool, below: tuple[int, ...], *, top: bool, noise: float, cost: float) -> None:
+        super().__init__(spec, below, top=top, noise=noise, cost=cost)
+        self.spec = spec
+
+    def add_back(self) -> None:
+        self.back = PoolBack(self.spec, self.below)
+
+    def up(self, below: Tensor) -> Tensor:
+        pool = functional.max_pool2d if isinstance(self.spec, MaxPool) else functional.avg_pool2d
+        maps = below.flatten(0, -4)
+        pooled = pool(maps, self.spec.size, self.spec.step, ceil_mode=self.spec.rounding == "up")
+        return pooled.reshape(*below.shape[:-3], *self.shape)
+
+
+class GlobalBack(Back):
+    """Every channel's value copied to all positions of its map."""
+
+    def __init__(self, below: tuple[int, ...]) -> None:
+        super().__init__()
+        self.sides = below[1:]
+
+    def forward(self, denoised: Tensor) -> Tensor:
+        return denoised[..., None, None].expand(*denoised.shape, *self.sides)
+
+
+class GlobalRung(NormalizedRung):
+    """A rung whose way up is the mean of every channel's map."""
+
+    def __init__(self, spec: GlobalMeanPool, below: tuple[int, ...], *, top: bool, noise: float, cost: float) -> None:
+        super().__init__(spec, below, top=top, noise=noise, cost=cost)
+
+    def add_back(self) -> None:
+        self.back = GlobalBack(self.below)
+
+    def up(self, below: Tensor) -> Tensor:
+        return torch.mean(below, (-2, -1))
