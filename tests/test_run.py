@@ -19,6 +19,7 @@ QUICK = replace(DIGITS, network=(16,), epochs=2)
 def test_a_run_measures_every_seed_on_the_test_rows_with_both_kinds_of_statistics() -> None:
     rows = load_rows("digits")
     outcome = run(QUICK, [3, 4], rows)
+    assert outcome.classifier.seeds_ == [3, 4]
     for seed, ladder, error, as_authors in zip(
         [3, 4], outcome.trained.ladders, outcome.test_errors, outcome.labeled_statistics_errors, strict=True
     ):

@@ -109,6 +109,7 @@ class TestRoundTrip:
         again = tikas.load(tmp_path / "model")
         assert_array_equal(again.predict_proba(IRIS), model.predict_proba(IRIS))
         assert again.history_ == model.history_
+        assert again.seeds_ == model.seeds_ == [0, 1]
         assert (again.n_iter_, again.n_features_in_, again.n_members) == (2, 4, 2)
         assert again.recipe_ == model.recipe_
         assert (again.epochs, again.batch_size) == (2, 50)
@@ -136,14 +137,30 @@ class TestRoundTrip:
 
     def test_the_header_is_json_that_says_what_the_model_is(self, whole):
         _, header = open_up(whole)
-        assert header["version"] == 1
+        assert header["version"] == 2
         assert header["estimator"] == "LadderClassifier"
         assert header["classes"] == [0, 1, 2]
         assert header["shapes"] == [[4], [8], [3]]
         assert header["members"] == 2
+        assert header["seeds"] == [0, 1]
         assert header["recipe"]["network"] == [8]
         assert header["versions"]["tikas"] == tikas.__version__
         assert header["versions"]["torch"] == torch.__version__
+
+    def test_seeds_that_were_drawn_come_back_and_give_the_same_model_again(self, tmp_path):
+        model = LadderClassifier(**{**QUICK, "random_state": None}).fit(IRIS, SPECIES)
+        (seed,) = tikas.load(model.save(tmp_path / "model")).seeds_
+        again = LadderClassifier(**{**QUICK, "random_state": seed}).fit(IRIS, SPECIES)
+        assert_array_equal(again.predict_proba(IRIS), model.predict_proba(IRIS))
+
+    def test_a_file_of_version_1_is_read_and_saved_again_though_it_has_no_seeds(self, model, whole, tmp_path):
+        tensors, header = open_up(whole)
+        del header["seeds"]
+        (tmp_path / "old").write_bytes(close_up(tensors, {**header, "version": 1}))
+        old = tikas.load(tmp_path / "old")
+        again = tikas.load(old.save(tmp_path / "new"))
+        assert old.seeds_ is again.seeds_ is None
+        assert_array_equal(again.predict_proba(IRIS), model.predict_proba(IRIS))
 
     def test_an_unfitted_model_cannot_be_saved(self, tmp_path):
         with pytest.raises(ValueError, match="not fitted"):
@@ -213,7 +230,7 @@ class TestRefusal:
     @pytest.mark.parametrize(
         ("lie", "message"),
         [
-            ({"version": 2}, "it is of version 2; this tikas reads version 1"),
+            ({"version": 3}, "it is of version 3; this tikas reads versions 1 to 2"),
             ({"version": None}, "version None"),
             ({"estimator": "Subprocess"}, "no estimator 'Subprocess'"),
             ({"estimator": ["LadderClassifier"]}, "unhashable"),
@@ -243,6 +260,10 @@ class TestRefusal:
             ({"columns": ["a", "b"]}, "its columns do not fit"),
             ({"columns": "abcd"}, "its columns do not fit"),
             ({"columns": [1, 2, 3, 4]}, "its columns do not fit"),
+            ({"seeds": [0]}, "its seeds are not 2, one for each member"),
+            ({"seeds": [0, -1]}, "its seeds are not 2"),
+            ({"seeds": [0, True]}, "its seeds are not 2"),
+            ({"seeds": "01"}, "its seeds are not 2"),
             ({"history": 5}, "its history"),
             ({"history": [5]}, "its history"),
             ({"recipe": None}, ""),
@@ -287,7 +308,7 @@ class TestRefusal:
         refusal(tmp_path / "model", close_up(tensors, header))
         assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # kilobytes
 
-    @pytest.mark.parametrize("name", ["version", "estimator", "recipe", "shapes", "members", "columns", "history"])
+    @pytest.mark.parametrize("name", ["version", "estimator", "recipe", "shapes", "members", "seeds", "columns", "history"])
     def test_a_header_that_lacks_something_is_refused_with_its_name(self, name, whole, tmp_path):
         tensors, header = open_up(whole)
         del header[name]

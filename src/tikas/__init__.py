@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from tikas.estimators import LadderClassifier, LadderRegressor
+    from tikas.estimators import LadderClassifier, LadderRegressor, load
     from tikas.model.gamma import gamma
     from tikas.model.ladder import Costs, Ladder
     from tikas.model.specs import Conv, Dense, GlobalMeanPool, MaxPool, MeanPool
-    from tikas.saving import load
 
 __all__ = [
     "Conv",
@@ -42,7 +41,7 @@ _HOMES = {
     "MaxPool": "tikas.model.specs",
     "MeanPool": "tikas.model.specs",
     "gamma": "tikas.model.gamma",
-    "load": "tikas.saving",
+    "load": "tikas.estimators",
 }
 
 

@@ -197,7 +197,7 @@ def _predict(command: Predict) -> int:
 
     from tikas.data.labels import is_unlabeled
     from tikas.data.tables import read_table
-    from tikas.saving import load
+    from tikas.estimators import load
     from tikas.training.checkpoint import replace_file
 
     model = load(command.model)

@@ -1,4 +1,4 @@
-"""Fitted models as files: what the header of one says, and how one is brought back."""
+"""Fitted models as files: what the header of one says, and how everything in it is checked on the way back."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import json
 import math
 import platform
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import sklearn
@@ -23,34 +24,124 @@ from tikas.training.recipe import Recipe
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from tikas.estimators import LadderClassifier, LadderRegressor
     from tikas.model.ladder import Ladder
+    from tikas.training.fit import History, Trained
 
-VERSION = 1
+VERSION = 2
+"""Of the header. Version 1 had no seeds."""
+TASKS = {"LadderClassifier": "classification", "LadderRegressor": "regression"}
 CLASS_DTYPES = {"b": bool, "i": np.int64, "u": np.uint64, "f": np.float64, "U": np.str_, "O": object}
 MOST_CHARACTERS = 25_000_000
 """Of all class names, each padded to the longest: NumPy keeps them so."""
 
 
-def write_model(path: str | Path, model: LadderClassifier | LadderRegressor) -> Path:
-    """Write a fitted estimator into one file, whole or not at all."""
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """A fitted model as a plain value: what a file holds, and what an estimator is made of.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        What the ladders were trained by.
+    ladders : list of Ladder
+        The members, calibrated and in eval mode.
+    seeds : list of int or None
+        One for each member; None where a file of version 1 does not tell.
+    history : list of dict
+        A line for every epoch of every member.
+    columns : tuple of str
+        The names of the inputs, if they have any.
+    classes : ndarray or None
+        Of a classifier: what its outputs stand for.
+    target_scale : tuple of float or None
+        Of a regressor: the mean and the deviation of its targets.
+    """
+
+    recipe: Recipe
+    ladders: list[Ladder]
+    seeds: list[int] | None
+    history: History
+    columns: tuple[str, ...] = ()
+    classes: NDArray[Any] | None = None
+    target_scale: tuple[float, float] | None = None
+
+    @classmethod
+    def from_trained(cls, trained: Trained, recipe: Recipe, seeds: Sequence[int], **known: Any) -> Self:
+        """What training gave back, with whatever else is known of the model.
+
+        Examples
+        --------
+        >>> from tikas.training.fit import Trained
+        >>> fitted = Fitted.from_trained(Trained([], [], interrupted=False), Recipe(), range(3), columns=("length",))
+        >>> fitted.seeds, fitted.columns
+        ([0, 1, 2], ('length',))
+        """
+        return cls(recipe, trained.ladders, list(seeds), joined_history(trained), **known)
+
+
+def joined_history(trained: Trained, earlier: Sequence[dict[str, Any]] = ()) -> History:
+    """The histories of all members as one list, each line with its member; epochs are counted on from earlier lines.
+
+    Examples
+    --------
+    >>> from tikas.training.fit import Trained
+    >>> trained = Trained([], [[{"epoch": 1, "total": 0.5}], [{"epoch": 1, "total": 0.4}]], interrupted=False)
+    >>> joined_history(trained)[1]
+    {'member': 1, 'epoch': 1, 'total': 0.4}
+    >>> [line["epoch"] for line in joined_history(trained, joined_history(trained))]
+    [1, 1, 2, 2]
+    """
+    epochs = epochs_of(earlier)
+    lines = (
+        {"member": member, **line, "epoch": epochs + line["epoch"]}
+        for member, history in enumerate(trained.histories)
+        for line in history
+    )
+    return [*earlier, *lines]
+
+
+def epochs_of(history: Sequence[Mapping[str, Any]]) -> int:
+    """How many epochs a joined history tells of.
+
+    Examples
+    --------
+    >>> epochs_of([{"member": 0, "epoch": 1}, {"member": 0, "epoch": 2}, {"member": 1, "epoch": 1}])
+    2
+    """
+    return sum(line.get("member") == 0 for line in history)
+
+
+def write_model(path: str | Path, fitted: Fitted) -> Path:
+    """Write a fitted model into one file, whole or not at all.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from tikas import LadderClassifier
+    >>> classifier = LadderClassifier((4,), epochs=1, batch_size=4).fit([[0.0], [0.2], [0.8], [1]], [0, -1, -1, 1])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = write_model(Path(folder, "model.safetensors"), classifier.as_fitted())
+    ...     read_model(path).classes.tolist()
+    [0, 1]
+    """
     tensors = {
         f"members.{member}.{name}": tensor
-        for member, ladder in enumerate(model.ladders_)
+        for member, ladder in enumerate(fitted.ladders)
         for name, tensor in ladder.state_dict().items()
     }
-    return write(path, tensors, _header(model))
+    return write(path, tensors, _header(fitted))
 
 
-def _header(model: LadderClassifier | LadderRegressor) -> dict[str, Any]:
+def _header(fitted: Fitted) -> dict[str, Any]:
     header = {
         "version": VERSION,
-        "estimator": type(model).__name__,
-        "recipe": json.loads(model.recipe_.to_json()),
-        "shapes": [list(shape) for shape in model.ladder_.shapes],
-        "members": len(model.ladders_),
-        "columns": getattr(model, "feature_names_in_", np.empty(0, object)).tolist(),
-        "history": model.history_,
+        "estimator": next(name for name, task in TASKS.items() if task == fitted.recipe.task),
+        "recipe": json.loads(fitted.recipe.to_json()),
+        "shapes": [list(shape) for shape in fitted.ladders[0].shapes],
+        "members": len(fitted.ladders),
+        "seeds": fitted.seeds,
+        "columns": list(fitted.columns),
+        "history": fitted.history,
         "versions": {
             "tikas": tikas.__version__,
             "torch": torch.__version__,
@@ -58,18 +149,14 @@ def _header(model: LadderClassifier | LadderRegressor) -> dict[str, Any]:
             "python": platform.python_version(),
         },
     }
-    if model.task == "classification":
-        return {**header, "classes": model.classes_.tolist(), "class_kind": model.classes_.dtype.kind}
-    return {**header, "target_mean": model.target_mean_, "target_deviation": model.target_deviation_}
+    if fitted.classes is not None:
+        return {**header, "classes": fitted.classes.tolist(), "class_kind": fitted.classes.dtype.kind}
+    assert fitted.target_scale is not None
+    return {**header, "target_mean": fitted.target_scale[0], "target_deviation": fitted.target_scale[1]}
 
 
-def load(path: str | Path) -> LadderClassifier | LadderRegressor:
-    """Bring back a model that was saved; nothing in the file is executed.
-
-    Parameters
-    ----------
-    path
-        A file written by `LadderClassifier.save`, `LadderRegressor.save` or ``tikas train``.
+def read_model(path: str | Path) -> Fitted:
+    """Read a model that `write_model` wrote; nothing in the file is executed, and everything in it is checked.
 
     Raises
     ------
@@ -80,18 +167,15 @@ def load(path: str | Path) -> LadderClassifier | LadderRegressor:
 
     Examples
     --------
-    >>> import tempfile, tikas
-    >>> from sklearn.datasets import load_iris
-    >>> X, y = load_iris(return_X_y=True)
-    >>> classifier = tikas.LadderClassifier(network=(8,), epochs=2, random_state=0).fit((X - X.mean(0)) / X.std(0), y)
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = classifier.save(folder + "/iris.safetensors")
-    ...     bool((tikas.load(path).predict(X) == classifier.predict(X)).all())
-    True
+    >>> import tempfile
+    >>> with tempfile.NamedTemporaryFile(suffix=".safetensors") as file:
+    ...     read_model(file.name)
+    Traceback (most recent call last):
+    tikas.training.checkpoint.NotAModelError: ...: not a model that tikas saved. ...
     """
     tensors, header = read(path)
     try:
-        return _rebuild(tensors, header)
+        return _checked(tensors, header)
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError, MemoryError) as error:
         reason = f"its header lacks {error}" if isinstance(error, KeyError) else f"{error}".split("\n")[0][:200]
         raise NotAModelError(
@@ -99,33 +183,24 @@ def load(path: str | Path) -> LadderClassifier | LadderRegressor:
         ) from error
 
 
-def _rebuild(tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> LadderClassifier | LadderRegressor:
-    from tikas.estimators import LadderClassifier, LadderRegressor
-    from tikas.training.fit import Trained
-
-    if header["version"] != VERSION:
-        raise ValueError(f"it is of version {header['version']!r}; this tikas reads version {VERSION}")
+def _checked(tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> Fitted:
+    version = header["version"]
+    if version not in range(1, VERSION + 1):
+        raise ValueError(f"it is of version {version!r}; this tikas reads versions 1 to {VERSION}")
     recipe = Recipe.from_json(json.dumps(header["recipe"]))
+    _require(header["estimator"] in TASKS, f"there is no estimator {header['estimator']!r}")
     ladders = _ladders(tensors, header, recipe)
-    estimators = {estimator.__name__: estimator for estimator in (LadderClassifier, LadderRegressor)}
-    _require(header["estimator"] in estimators, f"there is no estimator {header['estimator']!r}")
-    model = estimators[header["estimator"]].from_trained(Trained(ladders, [[]], False), recipe)
-    _require(model.task == recipe.task, f"a {header['estimator']} with a recipe for {recipe.task}")
-    model.history_ = _history(header)
-    model.n_iter_ = sum(line.get("member") == 0 for line in model.history_)
-    columns = header["columns"]
-    if columns:
-        good = isinstance(columns, list) and all(isinstance(column, str) for column in columns)
-        _require(good and len(columns) == model.n_features_in_, "its columns do not fit its inputs")
-        model.feature_names_in_ = np.array(columns, dtype=object)
-    if isinstance(model, LadderClassifier):
-        model.classes_ = _classes(header, *ladders[0].shapes[-1])
-    else:
-        _require(ladders[0].shapes[-1] == (1,), "a regressor has one output")
-        model.target_mean_, model.target_deviation_ = float(header["target_mean"]), float(header["target_deviation"])
-        good = math.isfinite(model.target_mean_) and 0 < model.target_deviation_ < math.inf
-        _require(good, "the mean and deviation of its targets are no such thing")
-    return model
+    _require(TASKS[header["estimator"]] == recipe.task, f"a {header['estimator']} with a recipe for {recipe.task}")
+    outputs = math.prod(ladders[0].shapes[-1])
+    return Fitted(
+        recipe,
+        ladders,
+        None if version == 1 else _seeds(header, len(ladders)),
+        _history(header),
+        _columns(header, math.prod(ladders[0].shapes[0])),
+        _classes(header, outputs) if recipe.task == "classification" else None,
+        _target_scale(header, outputs) if recipe.task == "regression" else None,
+    )
 
 
 def _require(good: bool, complaint: str) -> None:
@@ -133,10 +208,34 @@ def _require(good: bool, complaint: str) -> None:
         raise ValueError(complaint)
 
 
-def _history(header: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _seeds(header: Mapping[str, Any], members: int) -> list[int] | None:
+    seeds = header["seeds"]
+    if seeds is None:  # read from a file of version 1 and saved again
+        return None
+    good = isinstance(seeds, list) and len(seeds) == members and all(type(seed) is int and seed >= 0 for seed in seeds)
+    _require(good, f"its seeds are not {members}, one for each member")
+    return list(seeds)
+
+
+def _history(header: Mapping[str, Any]) -> History:
     history = header["history"]
     _require(isinstance(history, list) and all(isinstance(line, dict) for line in history), "its history is none")
     return list(history)
+
+
+def _columns(header: Mapping[str, Any], inputs: int) -> tuple[str, ...]:
+    columns = header["columns"]
+    good = isinstance(columns, list) and all(isinstance(column, str) for column in columns)
+    _require(good and len(columns) in (0, inputs), "its columns do not fit its inputs")
+    return tuple(columns)
+
+
+def _target_scale(header: Mapping[str, Any], outputs: int) -> tuple[float, float]:
+    _require(outputs == 1, "a regressor has one output")
+    mean, deviation = float(header["target_mean"]), float(header["target_deviation"])
+    good = math.isfinite(mean) and 0 < deviation < math.inf
+    _require(good, "the mean and deviation of its targets are no such thing")
+    return mean, deviation
 
 
 def _classes(header: Mapping[str, Any], outputs: int) -> NDArray[Any]:

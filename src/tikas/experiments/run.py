@@ -18,6 +18,7 @@ from tikas.data.preprocess import check_scale, warn_of_few_rows
 from tikas.data.splits import split
 from tikas.data.streams import Examples
 from tikas.estimators import LadderClassifier
+from tikas.saving import Fitted
 from tikas.training.fit import Progress, Trained, error_of, fit
 from tikas.training.recipe import Recipe
 
@@ -50,7 +51,14 @@ class Run:
 
 
 def load_rows(data: str, data_dir: str | Path | None = None, target: str | None = None) -> Rows:
-    """The rows that a recipe names: a data set by its name, or a table by its path and the column with its labels."""
+    """The rows that a recipe names: a data set by its name, or a table by its path and the column with its labels.
+
+    Examples
+    --------
+    >>> rows = load_rows("digits")
+    >>> rows.train_x.shape[1], rows.classes.tolist()[:3]
+    (64, ['0', '1', '2'])
+    """
     if data in sources.NAMES or not Path(data).suffix:
         dataset = sources.load(data, data_dir)
         train_x, test_x = (x.reshape(len(x), -1) for x in (dataset.train_x, dataset.test_x))
@@ -96,8 +104,6 @@ def run(
         for ladder, chosen in zip(trained.ladders, splits, strict=True):
             as_authors = deepcopy(ladder).calibrate(examples.rows[torch.from_numpy(chosen.labeled)])
             labeled_errors.append(error_of(as_authors, *test))
-    classifier = LadderClassifier.from_trained(trained, recipe)
-    classifier.classes_ = rows.classes
-    if rows.columns:
-        classifier.feature_names_in_ = np.array(rows.columns, dtype=object)
+    fitted = Fitted.from_trained(trained, recipe, seeds, columns=rows.columns, classes=rows.classes)
+    classifier = LadderClassifier.from_fitted(fitted)
     return Run(classifier, trained, errors, labeled_errors, time.perf_counter() - started)

@@ -1,0 +1,199 @@
+"""The classifier among the estimators."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+from sklearn.base import ClassifierMixin
+from sklearn.utils.validation import _check_sample_weight
+
+from tikas.data.labels import NO_LABEL, as_array, encode_labels, is_unlabeled, label_weights, one_for_each_row
+from tikas.data.preprocess import check_scale
+from tikas.estimators.base import Array, LadderEstimator
+from tikas.saving import Fitted
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
+    """A classifier that learns from a few labelled rows and many unlabelled ones.
+
+    Parameters
+    ----------
+    network : tuple of int, default=(256, 128)
+        Units of the hidden rungs, from the bottom up.
+    activation : {"relu", "leaky_relu", "tanh", "gelu", "linear"}, default="relu"
+        Of the hidden rungs.
+    noise : float or tuple of float, default=0.2
+        Deviation of the noise on the input and on each rung; the last one given holds for the rungs above it.
+    costs : float, tuple of float or None, default=None
+        Weights of the denoising costs, the input's first; the last one given holds for the rungs above it. A single
+        number is the top's alone (the Γ-model); 0 leaves the supervised network. None lets them follow from the scale
+        of the rows: 1000, 10 and 0.1 for pixels in [0, 1], 10, 1 and 0.1 for standardised columns.
+    denoiser : {"gaussian", "mlp", "no-product", "linear", "additive"}, default="gaussian"
+        The denoising function.
+    epochs : int or None, default=None
+        Passes over the rows. None means 75, or more where that would be fewer than 900 updates, or fewer (but ten)
+        where it would be more than 15,000.
+    annealed : float, default=1/3
+        Share of the updates, at the end, over which the learning rate goes linearly to zero.
+    learning_rate : float, default=0.005
+        Of Adam.
+    batch_size : int, default=100
+        Rows in an update for the denoising costs.
+    labeled_batch_size : int, default=50
+        Labelled rows in an update.
+    calibration : {"all", "labeled"}, default="all"
+        Which rows the statistics for prediction come from.
+    classes : array-like, optional
+        The classes, where you want each to be labelled at least once. By default those found in y.
+    class_weight : dict, "balanced" or None, default=None
+        How much each class's labels count.
+    n_members : int, default=1
+        Ladders of different seeds, trained together; their probabilities are averaged.
+    warm_start : bool, default=False
+        Whether `fit` goes on from the last fit's ladders, with the history and the count of epochs going on too.
+    random_state : int, RandomState or None, default=None
+        Decides on first weights, order and noise. With an int, members have the seeds that follow it.
+    device : str, optional
+        Where to train; by default on a GPU if there is one.
+    verbose : bool, default=False
+        Whether a progress bar is shown, on a terminal.
+
+    Attributes
+    ----------
+    classes_ : ndarray
+        The classes, in the order of `predict_proba`.
+    transduction_ : ndarray of shape (n_samples,)
+        For every row of `fit` its label, or where it had none the class predicted for it.
+    history_ : list of dict
+        A line an epoch: ``member``, ``epoch``, ``learning_rate``, ``total``, ``supervised``, ``denoising``,
+        ``seconds``.
+    ladder_, ladders_ : Ladder, list of Ladder
+        The first member, and all of them.
+    recipe_ : Recipe
+        What they were trained by.
+    seeds_ : list of int
+        The members' seeds; ``random_state=seeds_[0]`` gives the first member again. None in a model from a file of
+        tikas' first format.
+    n_features_in_, feature_names_in_, n_iter_
+        As everywhere in scikit-learn; epochs are what is counted.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from tikas import LadderClassifier
+    >>> X, y = load_iris(return_X_y=True)
+    >>> y[5:50] = y[55:100] = y[105:150] = -1  # five labels a class
+    >>> X = (X - X.mean(0)) / X.std(0)
+    >>> classifier = LadderClassifier(network=(32,), epochs=20, random_state=0).fit(X, y)
+    >>> classifier.predict(X[:2]).tolist()
+    [0, 0]
+    """
+
+    task = "classification"
+
+    classes: ArrayLike | None = None
+    class_weight: dict[Any, float] | str | None = None
+
+    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+        """Train on all rows, and on the labels of those that have one.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Labelled and unlabelled rows together, of about unit scale.
+        y : array-like of shape (n_samples,)
+            Classes; -1 where there is no label, or None, NaN or ``pd.NA``.
+        sample_weight : array-like of shape (n_samples,), optional
+            How much each labelled row counts in the supervised cost; one of weight zero counts as unlabelled.
+
+        Returns
+        -------
+        LadderClassifier
+            Itself, fitted.
+
+        Raises
+        ------
+        ValueError
+            Where a parameter, the rows or the labels cannot be used; the message says what to do. The estimator stays
+            what it was.
+        TrainingDivergedError
+            Where a cost was no longer a finite number.
+
+        Examples
+        --------
+        >>> X, y = [[0.0], [0.1], [0.9], [1.0]] * 10, ["low", None, None, "high"] * 10
+        >>> classifier = LadderClassifier((8,), costs=1.0, epochs=50, batch_size=20, random_state=0).fit(X, y)
+        >>> classifier.transduction_[:4].tolist()
+        ['low', 'low', 'high', 'high']
+        """
+        with self._all_or_nothing():
+            rows = self._check_training_rows(X)
+            labels = one_for_each_row(y, len(rows))
+            codes, classes = encode_labels(labels, None if self.classes is None else as_array(self.classes))
+            before = getattr(self, "classes_", classes)
+            if self.warm_start and not np.array_equal(before, classes):
+                raise ValueError(
+                    f"warm_start=True: the fitted model knows the classes {before.tolist()}, and y holds "
+                    f"{classes.tolist()}. Fit on labels of the same classes, or set warm_start=False."
+                )
+            weights = label_weights(codes, classes, sample_weight, self.class_weight)
+            check_scale(rows, getattr(self, "feature_names_in_", None))
+            self._train(rows, codes, codes != NO_LABEL, len(classes), weights)
+            self.classes_ = classes
+            predicted = self._outputs(rows, probabilities=True).argmax(1)
+            self.transduction_ = classes[np.where(codes == NO_LABEL, predicted, codes)]
+        return self
+
+    def predict_proba(self, X: ArrayLike) -> Array:
+        """The probability of each class, ``(n, classes)``, averaged over the members.
+
+        Examples
+        --------
+        >>> X, y = [[0.0], [0.1], [0.9], [1.0]] * 10, ["low", None, None, "high"] * 10
+        >>> classifier = LadderClassifier((8,), costs=1.0, epochs=3, batch_size=20, n_members=2).fit(X, y)
+        >>> classifier.predict_proba([[0.05]]).sum().round(6).item()
+        1.0
+        """
+        return self._outputs(self._check_rows(X), probabilities=True)
+
+    def predict(self, X: ArrayLike) -> Array:
+        """The most probable class of each row.
+
+        Examples
+        --------
+        >>> X, y = [[0.0], [0.1], [0.9], [1.0]] * 10, ["low", None, None, "high"] * 10
+        >>> classifier = LadderClassifier((8,), costs=1.0, epochs=50, batch_size=20, random_state=0).fit(X, y)
+        >>> classifier.predict([[0.05], [0.95]]).tolist()
+        ['low', 'high']
+        """
+        probabilities = self.predict_proba(X)
+        return np.asarray(self.classes_[probabilities.argmax(1)])
+
+    def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
+        """The accuracy on the rows that have a label; those without one are left out.
+
+        Examples
+        --------
+        >>> X, y = [[0.0], [0.1], [0.9], [1.0]] * 10, [0, -1, -1, 1] * 10
+        >>> classifier = LadderClassifier((8,), costs=1.0, epochs=50, batch_size=20, random_state=0).fit(X, y)
+        >>> classifier.score([[0.05], [0.95], [0.5]], [0, 1, -1])
+        1.0
+        """
+        predicted = self.predict(X)
+        labels = one_for_each_row(y, len(predicted))
+        labeled = ~is_unlabeled(labels)
+        if not labeled.any():
+            raise ValueError(f"None of the {len(labels)} rows is labelled, so there is nothing to score.")
+        weights = _check_sample_weight(sample_weight, predicted)[labeled]
+        return float(np.average(predicted[labeled] == labels[labeled], weights=weights))
+
+    def _meaning(self) -> dict[str, Any]:
+        return {"classes": self.classes_}
+
+    def _take_meaning(self, fitted: Fitted) -> None:
+        assert fitted.classes is not None
+        self.classes_ = fitted.classes

@@ -1,0 +1,148 @@
+"""The regressor among the estimators."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+from sklearn.base import RegressorMixin
+from sklearn.metrics import r2_score
+from sklearn.utils.validation import _check_sample_weight
+
+from tikas.data.labels import as_values, one_for_each_row
+from tikas.data.preprocess import check_scale
+from tikas.estimators.base import Array, LadderEstimator
+from tikas.saving import Fitted
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class LadderRegressor(RegressorMixin, LadderEstimator):  # type: ignore[misc]
+    """A regressor that learns from a few labelled rows and many unlabelled ones.
+
+    Targets are standardised for training and put back for prediction.
+
+    Parameters
+    ----------
+    network, activation, noise, costs, denoiser, epochs, annealed, learning_rate, batch_size, labeled_batch_size, \
+    calibration, n_members, warm_start, random_state, device, verbose
+        As for `LadderClassifier`, but that costs are (1, 0.1, 0.1) by default.
+
+    Attributes
+    ----------
+    transduction_ : ndarray of shape (n_samples,)
+        For every row of `fit` its target, or where it had none the value predicted for it.
+    target_mean_, target_deviation_ : float
+        What the targets were standardised by.
+    history_, ladder_, ladders_, recipe_, seeds_, n_features_in_, feature_names_in_, n_iter_
+        As for `LadderClassifier`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from tikas import LadderRegressor
+    >>> X = np.random.default_rng(0).normal(size=(300, 4))
+    >>> y = X @ [1.0, -2.0, 0.5, 0.0]
+    >>> y[50:] = np.nan  # no target
+    >>> regressor = LadderRegressor(network=(32,), epochs=30, random_state=0).fit(X, y)
+    >>> regressor.predict(X[:3]).shape
+    (3,)
+    """
+
+    task = "regression"
+
+    costs: float | Sequence[float] = (1.0, 0.1, 0.1)
+
+    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+        """Train on all rows, and on the targets of those that have one.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Labelled and unlabelled rows together, of about unit scale.
+        y : array-like of shape (n_samples,)
+            Values; NaN (or None) where there is no target. Here -1 is a value like any other.
+        sample_weight : array-like of shape (n_samples,), optional
+            How much each labelled row counts in the supervised cost; one of weight zero counts as unlabelled.
+
+        Returns
+        -------
+        LadderRegressor
+            Itself, fitted.
+
+        Raises
+        ------
+        ValueError, TrainingDivergedError
+            As `LadderClassifier.fit` does.
+
+        Examples
+        --------
+        >>> X, y = [[0.0], [0.5], [1.0]] * 10, [0.0, None, 2.0] * 10
+        >>> regressor = LadderRegressor((8,), epochs=40, batch_size=30, random_state=0).fit(X, y)
+        >>> bool(0.5 < regressor.transduction_[1] < 1.5)
+        True
+        """
+        with self._all_or_nothing():
+            rows = self._check_training_rows(X)
+            values = as_values(one_for_each_row(y, len(rows)))
+            given = ~np.isnan(values)
+            if not given.any():
+                raise ValueError(
+                    f"None of the {len(rows)} rows has a target (NaN marks those without). Give at least one."
+                )
+            weights = None
+            if sample_weight is not None:
+                weights = _check_sample_weight(sample_weight, rows, dtype=np.float64, ensure_non_negative=True)
+                if not weights[given].any():
+                    raise ValueError("Every row with a target has weight zero; give at least one a positive weight.")
+            check_scale(rows, getattr(self, "feature_names_in_", None))
+            if not (self.warm_start and hasattr(self, "target_mean_")):  # ladders that go on keep their scale
+                learned = values[given if weights is None else given & (weights > 0)]
+                self.target_mean_ = float(learned.mean())
+                self.target_deviation_ = float(learned.std()) if np.ptp(learned) > 0 else 1.0
+            standard = np.nan_to_num((values - self.target_mean_) / self.target_deviation_).astype(np.float32)
+            self._train(rows, standard[:, None], given, 1, weights)
+            self.transduction_ = np.where(given, values, self._values(rows))
+        return self
+
+    def _values(self, rows: Array) -> Array:
+        return self._outputs(rows)[:, 0] * self.target_deviation_ + self.target_mean_
+
+    def predict(self, X: ArrayLike) -> Array:
+        """The value of each row, averaged over the members.
+
+        Examples
+        --------
+        >>> X, y = [[0.0], [0.5], [1.0]] * 10, [0.0, None, 2.0] * 10
+        >>> regressor = LadderRegressor((8,), epochs=40, batch_size=30, random_state=0).fit(X, y)
+        >>> regressor.predict([[0.1], [0.9]]).shape
+        (2,)
+        """
+        return self._values(self._check_rows(X))
+
+    def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
+        """The coefficient of determination R² on the rows that have a target; those without one are left out.
+
+        Examples
+        --------
+        >>> X, y = [[0.0], [0.5], [1.0]] * 10, [0.0, None, 2.0] * 10
+        >>> regressor = LadderRegressor((8,), epochs=40, batch_size=30, random_state=0).fit(X, y)
+        >>> regressor.score(X, y) > 0.5
+        True
+        """
+        predicted = self.predict(X)
+        values = as_values(one_for_each_row(y, len(predicted)))
+        given = ~np.isnan(values)
+        if not given.any():
+            raise ValueError(f"None of the {len(values)} rows has a target, so there is nothing to score.")
+        weights = _check_sample_weight(sample_weight, predicted)[given]
+        return float(r2_score(values[given], predicted[given], sample_weight=weights))
+
+    def _meaning(self) -> dict[str, Any]:
+        return {"target_scale": (self.target_mean_, self.target_deviation_)}
+
+    def _take_meaning(self, fitted: Fitted) -> None:
+        assert fitted.target_scale is not None
+        self.target_mean_, self.target_deviation_ = fitted.target_scale
