@@ -29,7 +29,16 @@ def as_array(y: ArrayLike) -> Array:
 
 
 def one_for_each_row(y: ArrayLike | None, rows: int) -> Array:
-    """y as an array, once it is known to have one item for each of so many rows."""
+    """y as an array, once it is known to have one item for each of so many rows.
+
+    Examples
+    --------
+    >>> one_for_each_row(["cat", -1], 2).tolist()
+    ['cat', -1]
+    >>> one_for_each_row(["cat", -1], 3)
+    Traceback (most recent call last):
+    ValueError: X has 3 rows and y has 2: inconsistent numbers of samples. ...
+    """
     if y is None:
         raise ValueError(
             "This estimator requires y to be passed, but the target y is None. Give a label for each row, or -1 "

@@ -40,7 +40,14 @@ class Table:
     columns: tuple[str, ...] | None
 
     def select(self, names: Sequence[str]) -> NDArray[np.float32]:
-        """The rows ``(n, columns)`` with these columns in this order; all of them where either side has no names."""
+        """The rows ``(n, columns)`` with these columns in this order; all of them where either side has no names.
+
+        Examples
+        --------
+        >>> table = Table(np.array([[5.1, 3.5]], np.float32), y=None, columns=("length", "width"))
+        >>> table.select(["width", "length"]).tolist() == table.x[:, ::-1].tolist()
+        True
+        """
         rows = self.x.reshape(len(self.x), -1)
         if not len(names) or self.columns is None:
             return rows

@@ -19,7 +19,13 @@ from tikas.training.recipe import Recipe
 
 
 def hardware(device: torch.device | str) -> str:
-    """What a run ran on, in words."""
+    """What a run ran on, in words.
+
+    Examples
+    --------
+    >>> hardware("cpu")
+    '..., ... threads'
+    """
     if torch.device(device).type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"{_processor()}, {torch.get_num_threads()} threads"
@@ -35,12 +41,24 @@ def _processor() -> str:
 
 
 def versions() -> dict[str, str]:
-    """Of what a figure depends on."""
+    """Of what a figure depends on.
+
+    Examples
+    --------
+    >>> sorted(versions())
+    ['python', 'tikas', 'torch']
+    """
     return {"tikas": tikas.__version__, "torch": torch.__version__, "python": platform.python_version()}
 
 
 def revision() -> str:
-    """The git revision of the working tree, "-dirty" if it has changes; outside one, what TIKAS_REVISION says."""
+    """The git revision of the working tree, "-dirty" if it has changes; outside one, what TIKAS_REVISION says.
+
+    Examples
+    --------
+    >>> revision().removesuffix("-dirty").isalnum() or revision() == ""
+    True
+    """
     try:
         name, changes = _git("rev-parse", "--short=12", "HEAD"), _git("status", "--porcelain", "--untracked-files=no")
     except (OSError, subprocess.CalledProcessError):
@@ -54,7 +72,17 @@ def _git(*words: str) -> str:
 
 
 def member_records(run: Run, recipe: Recipe, seeds: list[int], device: torch.device | str) -> Iterator[dict[str, Any]]:
-    """What there is to know of every member of a run."""
+    """What there is to know of every member of a run.
+
+    Examples
+    --------
+    >>> from tikas.experiments.run import load_rows, run
+    >>> recipe = Recipe(data="digits", labels=50, network=(16,), epochs=1)
+    >>> outcome = run(recipe, [7], load_rows("digits"))
+    >>> (record,) = member_records(outcome, recipe, [7], "cpu")
+    >>> record["seed"], record["name"] == recipe.name, sorted(record["costs"])
+    (7, True, ['denoising', 'supervised', 'total'])
+    """
     for member, seed in enumerate(seeds):
         last = run.trained.histories[member][-1]
         yield {
@@ -89,5 +117,14 @@ def append(path: str | Path, record: dict[str, Any]) -> None:
 
 
 def read(path: str | Path) -> list[dict[str, Any]]:
-    """The records of a file."""
+    """The records of a file, in the order they were added in.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = Path(folder, "records.jsonl").write_text('{"seed": 3}\\n{"seed": 4}\\n')
+    ...     [record["seed"] for record in read(Path(folder, "records.jsonl"))]
+    [3, 4]
+    """
     return [json.loads(line) for line in Path(path).read_text().splitlines() if line]

@@ -27,6 +27,15 @@ def write(path: str | Path, tensors: Mapping[str, Tensor], header: Mapping[str, 
     ------
     OSError
         Where the file cannot be written (no such folder, no permission, a full disk). An older file stays as it was.
+
+    Examples
+    --------
+    >>> import tempfile, torch
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = write(Path(folder, "some.safetensors"), {"weight": torch.ones(2)}, {"epoch": 3})
+    ...     tensors, header = read(path)
+    >>> tensors["weight"].tolist(), header
+    ([1.0, 1.0], {'epoch': 3})
     """
     from safetensors.torch import save
 
@@ -46,7 +55,17 @@ def write(path: str | Path, tensors: Mapping[str, Tensor], header: Mapping[str, 
 
 
 def replace_file(path: Path, payload: bytes) -> None:
-    """Write a temporary file beside the old one, make sure that it is on the disk, then put it in its place."""
+    """Write a temporary file beside the old one, make sure that it is on the disk, then put it in its place.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     replace_file(Path(folder, "notes"), b"old")
+    ...     replace_file(Path(folder, "notes"), b"new")
+    ...     [(path.name, path.read_bytes()) for path in Path(folder).iterdir()]
+    [('notes', b'new')]
+    """
     target = Path(os.path.realpath(path))  # of a link, the file that it leads to
     temporary = target.with_name(f".{uuid4().hex}.partial")
     try:
@@ -72,6 +91,12 @@ def read(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         Where there is no such file.
     NotAModelError
         Where it is not a whole file of this format.
+
+    Examples
+    --------
+    >>> read("nowhere.safetensors")
+    Traceback (most recent call last):
+    FileNotFoundError: nowhere.safetensors: there is no such file. Give the path of a model that tikas saved.
     """
     from safetensors import SafetensorError
     from safetensors.torch import load

@@ -16,7 +16,25 @@ if TYPE_CHECKING:
 def progress_bar(
     *, shown: bool = True, title: str = "training", console: Console | None = None
 ) -> Iterator[Callable[[Progress], None] | None]:
-    """A bar for as long as the context lasts; gives what to call after every epoch, or None where no bar is shown."""
+    """A bar for as long as the context lasts; gives what to call after every epoch, or None where no bar is shown.
+
+    Parameters
+    ----------
+    shown
+        Whether a bar is wanted; on what is not a terminal there is none in any case.
+    title
+        What stands before the bar.
+    console
+        Where it is drawn; standard error by default.
+
+    Examples
+    --------
+    >>> import io
+    >>> from rich.console import Console
+    >>> with progress_bar(console=Console(file=io.StringIO())) as on_epoch:
+    ...     on_epoch is None  # not a terminal: `fit` takes None for no callback
+    True
+    """
     if not shown:
         yield None
         return
@@ -45,7 +63,14 @@ def progress_bar(
 
 
 def figures(progress: Progress) -> str:
-    """The costs of an epoch, and the validation error where there is one, averaged over the members."""
+    """The costs of an epoch, and the validation error where there is one, averaged over the members.
+
+    Examples
+    --------
+    >>> from tikas.training.fit import Progress
+    >>> figures(Progress(3, 10, [{"total": 1.0, "supervised": 0.5}, {"total": 2.0, "supervised": 0.3}]))
+    'cost 1.5 (0.4)'
+    """
     lines = progress.members
     names = [name for name in ("total", "supervised", "validation_error") if name in lines[0]]
     means = {name: sum(line[name] for line in lines) / len(lines) for name in names}

@@ -14,7 +14,18 @@ if TYPE_CHECKING:
 
 
 def outcome_table(runs: Mapping[str, Run], recipe: Recipe) -> Table:
-    """Each run's test error, validation error where rows were held out, and time."""
+    """Each run's test error, validation error where rows were held out, and time.
+
+    Examples
+    --------
+    >>> from rich.console import Console
+    >>> from tikas.experiments.run import load_rows, run
+    >>> from tikas.training.recipe import Recipe
+    >>> recipe = Recipe(data="digits", labels=50, network=(16,), epochs=1)
+    >>> table = outcome_table({"ladder": run(recipe, [0], load_rows("digits"))}, recipe)
+    >>> table.title, [column.header for column in table.columns]
+    ('digits, 50 labels, 16, 1 epochs', ['', 'test error', 'seconds'])
+    """
     labels = "all labels" if recipe.labels == "all" else f"{recipe.labels} labels"
     table = Table(title=f"{recipe.data}, {labels}, {'-'.join(map(str, recipe.network))}, {recipe.epochs} epochs")
     validated = recipe.validation > 0
