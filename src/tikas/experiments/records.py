@@ -89,8 +89,7 @@ def member_records(run: Run, recipe: Recipe, seeds: list[int], device: torch.dev
             "recipe": asdict(recipe),
             "name": recipe.name,
             "seed": seed,
-            "test_error": run.test_errors[member],
-            "test_error_labeled_statistics": run.labeled_statistics_errors[member],
+            **_errors(run, member),
             "costs": {key: last[key] for key in ("total", "supervised", "denoising")},
             "members": len(seeds),
             "seconds": run.seconds,
@@ -98,6 +97,16 @@ def member_records(run: Run, recipe: Recipe, seeds: list[int], device: torch.dev
             "versions": versions(),
             "revision": revision(),
         }
+
+
+def _errors(run: Run, member: int) -> dict[str, float]:
+    """On the test rows with both kinds of statistics, if there were test rows."""
+    if not run.test_errors:
+        return {}
+    return {
+        "test_error": run.test_errors[member],
+        "test_error_labeled_statistics": run.labeled_statistics_errors[member],
+    }
 
 
 def append(path: str | Path, record: dict[str, Any]) -> None:

@@ -1,0 +1,124 @@
+"""What the records say of a cell, a rival or a study: summaries over seeds beside what was published."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from statistics import mean
+
+from tikas.experiments.cells import Cell, Published
+from tikas.experiments.compare import Summary, Verdict, p_value, verdict
+from tikas.experiments.ledger import Ledger, Record
+from tikas.experiments.protocol import Setting, choose
+from tikas.experiments.reproduce import Task, key_of
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The test errors of a task over its seeds, and all that is told beside them.
+
+    Attributes
+    ----------
+    errors
+        By seed, with statistics of all training rows.
+    labeled
+        With statistics of the labelled rows alone, as the paper's authors took them; None where there is no such kind.
+    seconds
+        A fleet's time by its members, warm-up included, over the members on `hardware`.
+    updates_seconds
+        The same without warm-up: the median epoch's time, times the epochs.
+    hardware
+        What most of the members were measured on.
+    """
+
+    errors: Mapping[int, float]
+    labeled: Summary | None
+    seconds: float
+    updates_seconds: float | None
+    hardware: str
+
+    @property
+    def summary(self) -> Summary:
+        """Mean, deviation and number of the errors."""
+        return Summary.of(list(self.errors.values()))
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """How a reading compares with what was published, or with another reading."""
+
+    verdict: Verdict
+    p: float | None
+
+
+def reading(task: Task, ledger: Ledger) -> Reading | None:
+    """What the records say of a task; None where there are none.
+
+    Examples
+    --------
+    >>> from tikas.training.recipe import Recipe
+    >>> record = {"recipe": {"epochs": 5}, "test_error": 2.0, "seconds": 60.0, "members": 2, "hardware": "a GPU"}
+    >>> ledger = Ledger.of([{**record, "seed": 0}, {**record, "seed": 1, "test_error": 3.0}])
+    >>> found = reading(Cell("curve/5", Recipe(epochs=5)), ledger)
+    >>> found.summary.mean, found.seconds
+    (2.5, 30.0)
+    """
+    figure = "validation_error" if isinstance(task, Setting) else "test_error"
+    records = {seed: record for seed, record in ledger.members(key_of(task)).items() if figure in record}
+    if not records:
+        return None
+    hardware = Counter(record["hardware"] for record in records.values()).most_common(1)[0][0]
+    same = [record for record in records.values() if record["hardware"] == hardware]
+    labeled = [record.get("test_error_labeled_statistics") for record in records.values()]
+    known = [error for error in labeled if error is not None]
+    return Reading(
+        errors={seed: record[figure] for seed, record in records.items()},
+        labeled=Summary.of(known) if len(known) == len(records) else None,
+        seconds=mean(record["seconds"] / record["members"] for record in same),
+        updates_seconds=_updates_seconds(same),
+        hardware=hardware,
+    )
+
+
+def _updates_seconds(records: Iterable[Record]) -> float | None:
+    times = [
+        record["seconds_per_epoch"] * record["recipe"]["epochs"] / record["members"]
+        for record in records
+        if "seconds_per_epoch" in record
+    ]
+    return mean(times) if times else None
+
+
+def reference(cell: Cell, ledger: Ledger, cells: Mapping[str, Cell]) -> Summary | None:
+    """What a cell is compared with: the published figure, or a cell that was measured; None where there is neither."""
+    if cell.published is not None:
+        return Summary.of_published(cell.published)
+    other = reading(cells[cell.against], ledger) if cell.against else None
+    return other.summary if other else None
+
+
+def judge(measured: Reading | None, against: Summary | None) -> Judgement | None:
+    """Better, compatible or worse; None where one side is missing."""
+    if measured is None or against is None:
+        return None
+    return Judgement(verdict(measured.summary, against), p_value(measured.summary, against))
+
+
+def chosen(settings: Iterable[Setting], ledger: Ledger) -> str | None:
+    """The name of the setting that a study chooses; None until every one of its settings was tried."""
+    found = {setting.name: reading(setting, ledger) for setting in settings}
+    errors = {name: list(each.errors.values()) for name, each in found.items() if each is not None}
+    return choose(errors) if errors and len(errors) == len(found) else None
+
+
+def in_words(figure: Published | Summary, places: int = 2) -> str:
+    """Mean and deviation, as the paper prints them.
+
+    Examples
+    --------
+    >>> in_words(Published(1.06, 0.37)), in_words(Published(0.36))
+    ('1.06 ± 0.37', '0.36')
+    """
+    spread = "" if figure.deviation is None else f" ± {figure.deviation:.{places}f}"
+    return f"{figure.mean:.{places}f}{spread}"

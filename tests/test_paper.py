@@ -1,0 +1,138 @@
+"""The paper as data: figures and settings as printed, every name once, quotations apart from what is measured."""
+
+import re
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tikas.experiments.cells import Cell, Quotation, Row, Table
+from tikas.experiments.paper import TABLE_1, TABLE_2, TABLE_3, TABLE_4, TABLES
+from tikas.experiments.reproduce import CELLS, TASKS
+from tikas.experiments.studies import STUDIES
+from tikas.training.recipe import Recipe
+
+CELL = {cell.name: cell for cell in CELLS}
+
+
+def test_every_name_stands_for_one_task() -> None:
+    assert not [name for name, count in Counter(task.name for task in TASKS).items() if count > 1]
+
+
+def test_every_cell_stands_in_a_column_of_its_table() -> None:
+    for table in TABLES:
+        for cell in table.cells:
+            assert cell.name.split("/")[0] == table.name
+            assert cell.column in table.columns
+        for row in table.rows:
+            if isinstance(row, Quotation):
+                assert set(row.figures) <= set(table.columns)
+
+
+def test_a_cell_uses_as_many_labels_as_its_column_says() -> None:
+    for table in TABLES:
+        for cell in table.cells:
+            assert str(cell.recipe.labels) == cell.column
+
+
+@pytest.mark.parametrize(
+    ("table", "figures"),
+    [
+        (TABLE_1, "21.74 1.77 5.70 0.20 0.80 0.03 3.06 1.44 1.53 0.10 0.78 0.03 1.09 0.32 0.90 0.05 0.59 0.03 "
+         "1.06 0.37 0.84 0.08 0.57 0.02"),
+        (TABLE_2, "6.43 0.84 0.36 0.99 0.15 0.89 0.50"),
+        (TABLE_3, "23.33 0.61 9.27 20.40 0.47"),
+        (TABLE_4, "1.06 0.07 1.03 0.06 1.11 0.07 1.11 0.06 2.03 0.09 1.70 0.08 1.49 0.10 1.30 0.08 "
+         "2.90 1.19 2.11 0.45"),
+    ],
+    ids=lambda value: getattr(value, "name", ""),
+)  # fmt: skip
+def test_published_figures_are_those_of_the_printed_table(table: Table, figures: str) -> None:
+    published = [cell.published for cell in table.cells if cell.published]
+    read_off = [value for each in published for value in (each.mean, each.deviation) if value is not None]
+    assert read_off == [float(figure) for figure in figures.split()]
+
+
+def test_quoted_figures_stand_beside_the_measured_rows_and_cannot_be_run() -> None:
+    quoted = [row for table in TABLES for row in table.rows if isinstance(row, Quotation)]
+    assert len(quoted) == 13
+    assert {row.figures["100"].mean for row in quoted if "100" in row.figures} == {
+        16.86, 16.81, 12.03, 10.49, 8.10, 3.33, 2.12, 7.75, 9.17,
+    }  # fmt: skip
+    assert all(row.source for row in quoted)
+    measured = [row for table in TABLES for row in table.rows if isinstance(row, Row)]
+    assert len(measured) == 4 + 1 + 3 + 2 + 5 + 5
+
+
+@pytest.mark.parametrize(
+    ("name", "costs", "noise"),
+    [
+        ("text/full/50", (2000, 20, 0.1, 0.1, 0.1, 0.1, 0.1), (0.3, 0.3)),
+        ("table1/full/100", (1000, 10, 0.1, 0.1, 0.1, 0.1, 0.1), (0.3, 0.3)),
+        ("table1/full/1000", (2000, 20, 0.1, 0.1, 0.1, 0.1, 0.1), (0.3, 0.2)),
+        ("table1/full/all", (1000, 1, 0.01, 0.01, 0.01, 0.01, 0.01), (0.3, 0.3)),
+        ("table1/bottom/100", (5000, 0, 0, 0, 0, 0, 0), (0.3, 0.3)),
+        ("table1/bottom/1000", (2000, 0, 0, 0, 0, 0, 0), (0.3, 0.3)),
+        ("table1/bottom/all", (2000, 0, 0, 0, 0, 0, 0), (0.3, 0.3)),
+        ("table1/gamma/100", (0, 0, 0, 0, 0, 0, 0.5), (0.3, 0.3)),
+        ("table1/gamma/1000", (0, 0, 0, 0, 0, 0, 10), (0.3, 0.3)),
+        ("table1/gamma/all", (0, 0, 0, 0, 0, 0, 2), (0.3, 0.3)),
+        ("table1/baseline/100", (0,) * 7, (0.3, 0.5)),
+        ("table2/fc/100", (1000, 10, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1), (0.3, 0.3)),
+        ("table2/small-gamma/100", (0,) * 9 + (1,), (0.3, 0.3)),
+        ("table2/small-baseline/100", (0,) * 10, (0.3, 0.45)),
+        ("table3/large-gamma/4000", (0,) * 12 + (4,), (0.3, 0.3)),
+        ("table4/g4/1000", (2000, 20, 0.1, 0.1, 0.1, 0.1, 0.1), (0.3, 0.3)),
+    ],
+)
+def test_weights_and_noise_are_those_behind_the_figure(
+    name: str, costs: tuple[float, ...], noise: tuple[float, float]
+) -> None:
+    recipe = CELL[name].recipe
+    assert recipe.levels_of_costs() == costs
+    assert recipe.levels_of_noise() == noise[:1] + noise[1:] * (len(costs) - 1)
+
+
+def test_the_convolutional_schedules_are_shorter_and_cifar_is_whitened() -> None:
+    gamma, baseline = CELL["table3/large-gamma/4000"], CELL["table3/large-baseline/4000"]
+    assert (gamma.recipe.epochs, gamma.recipe.annealed, gamma.seeds) == (70, 0.14, 4)
+    assert (baseline.recipe.epochs, baseline.recipe.annealed) == (20, 0.5)
+    assert (gamma.recipe.preprocess, gamma.recipe.activation, gamma.recipe.data) == ("whiten", "leaky_relu", "cifar10")
+    small = CELL["table2/small-baseline/100"].recipe
+    assert (small.epochs, small.annealed) == (20, 0.5)
+    assert all(cell.recipe.epochs == 150 for cell in TABLE_1.cells)
+
+
+def test_the_ladders_at_100_labels_have_forty_seeds() -> None:
+    forty = {cell.name for table in TABLES for cell in table.cells if cell.seeds == 40}
+    assert forty == {"table1/full/100", "table1/bottom/100", "text/full/50"}
+
+
+def test_final_runs_hold_out_no_rows_and_studies_hold_out_ten_thousand() -> None:
+    assert {cell.recipe.validation for cell in CELLS} == {0}
+    assert {setting.recipe.validation for setting in STUDIES} == {10_000}
+    with pytest.raises(ValueError, match="holds out no rows"):
+        Cell("table1/full/100", Recipe(validation=10_000))
+
+
+def test_every_setting_of_table_1_is_a_point_of_a_study() -> None:
+    tried = {setting.recipe for setting in STUDIES}
+    for cell in TABLE_1.cells:
+        assert replace(cell.recipe, validation=10_000) in tried, cell.name
+
+
+def test_the_one_two_five_grid_of_the_text_is_searched_for_the_gamma_model() -> None:
+    weights = [setting.recipe.costs[0] for setting in STUDIES if setting.study == "study/gamma/100"]
+    assert {0.1, 0.2, 0.5, 1, 2, 5, 10} <= set(weights)
+
+
+def test_figures_agree_with_the_source_of_the_paper_where_it_is_at_hand() -> None:
+    source = Path(__file__).parents[2] / "shared" / "paper" / "ladder_networks.tex"
+    if not source.exists():
+        pytest.skip("the paper's source is not part of the repository")
+    text = source.read_text()
+    for table in TABLES:
+        for cell in table.cells:
+            if cell.published is not None:
+                assert re.search(rf"\b{cell.published.mean:.2f}\b", text), cell.name

@@ -1,0 +1,223 @@
+"""Reproducing: missing members and no others, a record at once, interruptions, damage, no test row in a study."""
+
+import json
+import warnings
+from contextlib import nullcontext
+from dataclasses import fields, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tikas.experiments.cells import Cell
+from tikas.experiments.ledger import DamagedRecordWarning, Ledger, add, read_lines, recipe_key
+from tikas.experiments.protocol import Setting, TrainingRows, choose, training_rows, try_setting
+from tikas.experiments.reproduce import Task, key_of, reproduce, shortened
+from tikas.experiments.rivals import METHODS, RIVALS, Rival, measure_rival
+from tikas.experiments.run import Rows, load_rows
+from tikas.training.recipe import DIGITS, Recipe
+
+QUICK = replace(DIGITS, network=(16,), epochs=2)
+CELL = Cell("table0/quick/50", QUICK, seeds=3)
+SETTING = Setting("study/quick/50/2", replace(QUICK, validation=300), seeds=2)
+DIGIT_ROWS = load_rows("digits")
+
+
+def digits(_: Task) -> Rows:
+    return DIGIT_ROWS
+
+
+def seeds_of(path: Path) -> list[int]:
+    return [record["seed"] for record in read_lines(path)]
+
+
+def test_every_missing_member_leaves_one_record(tmp_path: Path) -> None:
+    out = tmp_path / "paper.jsonl"
+    outcome = reproduce([CELL], Ledger(), out, digits)
+    assert (outcome.measured, outcome.finished_before, outcome.failures) == (3, 0, ())
+    records = list(read_lines(out))
+    assert [record["seed"] for record in records] == [0, 1, 2]
+    for record in records:
+        assert Recipe.from_json(json.dumps(record["recipe"])) == QUICK
+        assert record["cell"] == CELL.name
+        assert record["members"] == 3
+        assert {"test_error", "test_error_labeled_statistics", "costs", "seconds", "hardware", "versions"} <= set(
+            record
+        )
+        assert {"revision", "seconds_per_epoch"} <= set(record)
+
+
+def test_a_finished_member_is_never_run_again(tmp_path: Path) -> None:
+    out = tmp_path / "paper.jsonl"
+    reproduce([CELL], Ledger(), out, digits, seeds=1)
+    outcome = reproduce([CELL], Ledger.read(tmp_path), out, digits)
+    assert (outcome.measured, outcome.finished_before) == (2, 1)
+    assert seeds_of(out) == [0, 1, 2]
+    assert reproduce([CELL], Ledger.read(tmp_path), out, digits).measured == 0
+
+
+def test_cells_with_the_same_recipe_share_their_members(tmp_path: Path) -> None:
+    out = tmp_path / "paper.jsonl"
+    outcome = reproduce([CELL, replace(CELL, name="table9/same/50")], Ledger(), out, digits)
+    assert (outcome.measured, outcome.finished_before) == (3, 3)
+
+
+def test_missing_seeds_train_in_fleets_of_the_most_that_is_allowed(tmp_path: Path) -> None:
+    out, lines = tmp_path / "paper.jsonl", list[str]()
+    reproduce([CELL], Ledger(), out, digits, most=2, tell=lines.append)
+    assert [record["members"] for record in read_lines(out)] == [2, 2, 1]
+    assert [line.split(":")[0] for line in lines] == ["table0/quick/50, 2 seeds", "table0/quick/50, seed 2"]
+
+
+def test_a_member_learns_the_same_alone_and_after_an_interruption(tmp_path: Path) -> None:
+    reproduce([CELL], Ledger(), tmp_path / "whole.jsonl", digits)
+    reproduce([CELL], Ledger(), tmp_path / "parts.jsonl", digits, most=1)
+    whole, parts = (list(read_lines(tmp_path / name)) for name in ("whole.jsonl", "parts.jsonl"))
+    for one, other in zip(whole, parts, strict=True):
+        assert one["test_error"] == pytest.approx(other["test_error"], abs=0.4)  # two rows of 500
+
+
+def test_ctrl_c_leaves_what_was_finished_and_nothing_half_trained(tmp_path: Path) -> None:
+    out = tmp_path / "paper.jsonl"
+    epochs = []
+
+    def interrupt(progress: object) -> None:
+        epochs.append(progress)
+        if len(epochs) == 3:  # in the middle of the second fleet
+            raise KeyboardInterrupt
+
+    outcome = reproduce([CELL], Ledger(), out, digits, most=1, watch=lambda _: nullcontext(interrupt))
+    assert outcome.interrupted
+    assert seeds_of(out) == [0]
+    assert reproduce([CELL], Ledger.read(out), out, digits).measured == 2
+    assert seeds_of(out) == [0, 1, 2]
+
+
+def test_a_cell_that_fails_does_not_keep_the_next_from_running(tmp_path: Path) -> None:
+    diverging = replace(CELL, name="table0/diverging/50", recipe=replace(QUICK, learning_rate=1e30))
+    outcome = reproduce([diverging, CELL], Ledger(), tmp_path / "paper.jsonl", digits, seeds=1)
+    assert outcome.measured == 1
+    ((name, error),) = outcome.failures
+    assert name == diverging.name
+    assert "finite" in str(error)
+
+
+def test_two_files_merge_by_concatenation_and_a_member_counts_once(tmp_path: Path) -> None:
+    for name, seeds in (("one", 2), ("other", 3)):
+        reproduce([CELL], Ledger(), tmp_path / name, digits, seeds=seeds)
+    merged = tmp_path / "merged.jsonl"
+    merged.write_bytes((tmp_path / "one").read_bytes() + (tmp_path / "other").read_bytes())
+    assert len(list(read_lines(merged))) == 5
+    assert sorted(Ledger.read(merged).members(key_of(CELL))) == [0, 1, 2]
+
+
+def test_a_line_cut_short_is_told_and_passed_over_and_the_next_record_stands_on_its_own_line(tmp_path: Path) -> None:
+    out = tmp_path / "paper.jsonl"
+    reproduce([CELL], Ledger(), out, digits, seeds=2)
+    out.write_bytes(out.read_bytes()[:-40])
+    with pytest.warns(DamagedRecordWarning, match="line 2 is no whole record"):
+        ledger = Ledger.read(tmp_path)
+    assert ledger.missing(key_of(CELL), range(2)) == [1]
+    add(out, {"recipe": json.loads(QUICK.to_json()), "seed": 7, "test_error": 1.0})
+    with pytest.warns(DamagedRecordWarning):
+        assert sorted(Ledger.read(tmp_path).members(key_of(CELL))) == [0, 7]
+
+
+@pytest.mark.parametrize("damage", [b"\xff\xfe", b"[1, 2]", b"null", b'{"seed"', "ä".encode()[:1]])
+def test_no_damage_to_a_line_is_fatal(tmp_path: Path, damage: bytes) -> None:
+    path = tmp_path / "records.jsonl"
+    path.write_bytes(b'{"seed": 1}\n' + damage + b'\n{"seed": 2}\n')
+    with pytest.warns(DamagedRecordWarning, match="line 2"):
+        assert seeds_of(path) == [1, 2]
+
+
+def test_records_written_before_a_field_of_the_recipe_existed_still_count() -> None:
+    values = json.loads(Recipe().to_json())
+    del values["preprocess"]
+    ledger = Ledger.of([{"recipe": values, "seed": 4, "name": "another", "test_error": 1.0}])
+    assert list(ledger.members(recipe_key(Recipe()))) == [4]
+
+
+def test_records_about_something_else_are_left_out() -> None:
+    others = [
+        {"benchmark": "fleet", "members": 1, "ms": 0.5},
+        {"recipe": {"a later version's": 1}, "seed": 0},
+        {"recipe": {"epochs": 0}, "seed": 0},
+        {"recipe": {}, "seed": None},
+    ]
+    ledger = Ledger.of(others)
+    assert not ledger.members(recipe_key(Recipe()))
+
+
+def test_a_decoder_on_another_rung_is_another_measurement() -> None:
+    assert recipe_key(Recipe(), attached=1) != recipe_key(Recipe(), attached=2) != recipe_key(Recipe())
+
+
+def test_the_committed_records_count_for_their_cells() -> None:
+    ledger = Ledger.read(Path(__file__).parents[1] / "results")
+    assert len(ledger.members(recipe_key(Recipe()))) >= 40
+    assert len(ledger.members(recipe_key(Recipe(costs=(0.5,))))) >= 10
+
+
+def test_a_shortened_run_does_not_count_as_the_cell() -> None:
+    short = shortened(CELL, epochs=1)
+    assert key_of(short) != key_of(CELL)
+    assert shortened(CELL, None) is CELL
+    assert shortened(RIVALS[0], 1) is RIVALS[0]
+
+
+def test_training_rows_have_no_place_for_test_rows() -> None:
+    assert {field.name for field in fields(TrainingRows)} == {"x", "y", "classes"}
+    rows = training_rows(DIGIT_ROWS)
+    assert len(rows.x) == len(DIGIT_ROWS.train_x)
+
+
+def test_choosing_a_setting_touches_no_test_row(tmp_path: Path) -> None:
+    absent = replace(DIGIT_ROWS, test_x=DIGIT_ROWS.test_x[:0], test_y=DIGIT_ROWS.test_y[:0])
+    poisoned = replace(DIGIT_ROWS, test_x=np.full_like(DIGIT_ROWS.test_x, np.nan), test_y=DIGIT_ROWS.test_y + 1000)
+    errors = []
+    for number, rows in enumerate((DIGIT_ROWS, absent, poisoned)):
+        out = tmp_path / f"{number}.jsonl"
+        assert not reproduce([SETTING], Ledger(), out, lambda _, rows=rows: rows).failures  # type: ignore[misc]
+        records = list(read_lines(out))
+        assert not any("test" in key for record in records for key in record)
+        errors.append([record["validation_error"] for record in records])
+    assert errors[0] == errors[1] == errors[2]
+
+
+def test_a_setting_is_judged_on_rows_that_it_was_not_trained_on() -> None:
+    trial = try_setting(SETTING, [0, 1], training_rows(DIGIT_ROWS))
+    for history, error in zip(trial.run.trained.histories, trial.validation_errors, strict=True):
+        assert error == pytest.approx(history[-1]["validation_error"], abs=1e-9)
+
+
+def test_a_setting_without_held_out_rows_is_refused() -> None:
+    with pytest.raises(ValueError, match="validation is 0"):
+        Setting("study/quick/50/2", QUICK)
+
+
+def test_the_lowest_mean_validation_error_is_chosen() -> None:
+    assert choose({"a": [3.0, 1.0], "b": [1.9, 1.9], "c": [0.5, 9.0]}) == "b"
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_rival_learns_the_digits_of_the_ladders_own_split(method: str) -> None:
+    settings = next(rival.settings for rival in RIVALS if rival.method == method)
+    if method == "mlp":
+        settings = {**settings, "hidden_layer_sizes": [32]}
+    rival = Rival(f"rivals/50/{method}", 50, settings, data="digits")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        record = measure_rival(rival, 0, DIGIT_ROWS)
+    assert 2 < record["test_error"] < 25
+    assert record["seconds"] > 0
+    assert list(Ledger.of([record]).members(key_of(rival))) == [0]
+
+
+def test_rivals_are_measured_once_for_each_seed(tmp_path: Path) -> None:
+    rival = Rival("rivals/50/svm", 50, {"C": 10}, data="digits", seeds=2)
+    out = tmp_path / "rivals.jsonl"
+    assert reproduce([rival], Ledger(), out, digits).measured == 2
+    assert reproduce([rival], Ledger.read(out), out, digits).measured == 0
+    other = replace(rival, settings={"C": 1})
+    assert reproduce([other], Ledger.read(out), out, digits, seeds=1).measured == 1
