@@ -9,6 +9,7 @@ from safetensors.torch import load, save
 from sklearn.datasets import load_sample_image
 
 from tikas.data import whitening
+from tikas.data.preprocess import check_scale
 from tikas.data.whitening import Whitening, normalize_contrast
 
 SIDE = 8
@@ -123,6 +124,10 @@ def test_whitened_photographs_lose_their_neighbours_likeness(images, fitted):
 
     assert likeness(normalize_contrast(images)) > 0.7
     assert likeness(fitted(images)).abs() < 0.25
+
+
+def test_whitened_images_are_of_the_size_that_a_ladder_expects(images, fitted):
+    check_scale(fitted(images).numpy())
 
 
 def test_images_are_taken_in_chunks_without_a_difference(images, fitted, monkeypatch):
