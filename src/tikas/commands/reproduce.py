@@ -1,0 +1,161 @@
+"""The command `tikas reproduce`: measure what is missing of the paper, list it, or render the page of results."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tyro.conf import Positional
+
+if TYPE_CHECKING:
+    from tikas.experiments.ledger import Ledger
+    from tikas.experiments.reproduce import Outcome, Task
+    from tikas.experiments.run import Rows
+
+INTERRUPTED = 130
+FAILED = 1
+
+
+@dataclass(frozen=True)
+class Reproduce:
+    """Measure what is missing of the paper's tables; members that have a record are not run again.
+
+    Examples: tikas reproduce table1/full/100 | tikas reproduce all --seeds 2 --epochs 3 | tikas reproduce --render
+    """
+
+    names: Positional[tuple[str, ...]] = ()
+    """Cells, rows or tables: table1, table1/full, table1/full/100, curve, rivals/100, study/gamma/100; all stands for
+    everything but the studies."""
+    list: bool = False
+    """Show every name, with how much of it is measured."""
+    render: bool = False
+    """Make README.md and its pictures from the records; after measuring, if names are given too."""
+    seeds: int | None = None
+    """How many seeds of each; by default as many as each asks for."""
+    epochs: int | None = None
+    """Another number of epochs, to see that everything runs; such records go to smoke.jsonl and count for nothing."""
+    most: int = 40
+    """The largest fleet: more missing seeds than that train one fleet after another."""
+    results: Path = Path("results")
+    """The folder with the records; all its .jsonl files count."""
+    out: Path | None = None
+    """Where new records go; by default into paper.jsonl of that folder."""
+    data_dir: Path | None = None
+    """Where the files of a data set are; else TIKAS_DATA, else they are downloaded."""
+    device: str | None = None
+    """Where to train; by default on a GPU if there is one."""
+    quiet: bool = False
+    """No progress bar."""
+
+    def __post_init__(self) -> None:
+        if not (self.names or self.list or self.render):
+            raise ValueError("Say what to reproduce, such as table1/full/100 or all; --list shows every name.")
+        for name in ("seeds", "epochs", "most"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name}={value}: expected at least 1.")
+
+    @property
+    def records(self) -> Path:
+        """The file that new records go to."""
+        return self.out or self.results / ("paper.jsonl" if self.epochs is None else "smoke.jsonl")
+
+
+def reproduce(command: Reproduce) -> int:
+    """Carry the command out; the exit code is 1 where a cell failed and 130 after Ctrl-C."""
+    from tikas.experiments.ledger import Ledger
+
+    tasks = _tasks(command)
+    ledger = Ledger.read(command.results, command.records)
+    code = 0
+    if command.list:
+        print("\n".join(_listing(ledger)))
+    if tasks:
+        code = _measure(command, tasks, ledger)
+    if command.render:
+        _render(command.results, Ledger.read(command.results))
+    return code
+
+
+def _tasks(command: Reproduce) -> list[Task]:
+    from tikas.experiments.cells import select
+    from tikas.experiments.reproduce import CELLS, TASKS, shortened
+    from tikas.experiments.rivals import RIVALS
+
+    everything: list[Task] = [*CELLS, *RIVALS]
+    named = select(TASKS, [name for name in command.names if name != "all"])
+    chosen = [task for task in TASKS if task in named or ("all" in command.names and task in everything)]
+    return [shortened(task, command.epochs) for task in chosen]
+
+
+def _measure(command: Reproduce, tasks: list[Task], ledger: Ledger) -> int:
+    from tikas.experiments.reproduce import reproduce as measure
+    from tikas.training.progress import progress_bar
+
+    outcome = measure(
+        tasks,
+        ledger,
+        command.records,
+        load=lambda task: _rows(task, command),
+        seeds=command.seeds,
+        most=command.most,
+        device=command.device,
+        watch=lambda title: progress_bar(shown=not command.quiet, title=title),
+        tell=partial(print, flush=True),
+    )
+    print(_in_words(outcome, command.records))
+    for name, error in outcome.failures:
+        print(f"tikas: {name}: {' '.join(str(error).split())}", file=sys.stderr)
+    if outcome.interrupted:
+        print("tikas: interrupted; the same command goes on from here", file=sys.stderr)
+        return INTERRUPTED
+    return FAILED if outcome.failures else 0
+
+
+def _rows(task: Task, command: Reproduce) -> Rows:
+    from tikas.experiments.preparing import rows_for
+    from tikas.experiments.rivals import Rival
+    from tikas.training.recipe import Recipe
+
+    recipe = Recipe(data=task.data) if isinstance(task, Rival) else task.recipe
+    return rows_for(recipe, command.data_dir, command.device)
+
+
+def _in_words(outcome: Outcome, out: Path) -> str:
+    before = f", {outcome.finished_before} were there already" if outcome.finished_before else ""
+    failed = f"; {len(outcome.failures)} failed" if outcome.failures else ""
+    where = f" in {out}" if outcome.measured else ""
+    return f"{outcome.measured} members measured{where}{before}{failed}"
+
+
+def _listing(ledger: Ledger) -> list[str]:
+    """A line for every task: its name, how many of its seeds are there, and the published figure."""
+    from tikas.experiments.cells import Cell
+    from tikas.experiments.readings import in_words, reading
+    from tikas.experiments.reproduce import TASKS
+
+    lines = []
+    for task in TASKS:
+        found = reading(task, ledger)
+        done = 0 if found is None else len(found.errors)
+        published = f"paper {in_words(task.published)}" if isinstance(task, Cell) and task.published else ""
+        measured = "missing" if found is None else f"measured {in_words(found.summary)}"
+        lines.append(f"{task.name:<44}{done:>4} of {task.seeds:<4}{measured:<26}{published}".rstrip())
+    return lines
+
+
+def _render(folder: Path, ledger: Ledger) -> None:
+    from tikas.views.plots import PlotsMissingError, draw
+    from tikas.views.results import pictures, results_page
+
+    page = folder / "README.md"
+    page.write_text(results_page(ledger))
+    print(page)
+    try:
+        for path in draw(pictures(ledger), ledger, folder):
+            print(path)
+    except PlotsMissingError as error:
+        print(f"tikas: {error}", file=sys.stderr)

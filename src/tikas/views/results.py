@@ -1,0 +1,233 @@
+"""The page of results: the paper's tables with published against measured, made from the records and nothing else."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+
+from tikas.experiments.cells import Cell, Quotation, Row, Table
+from tikas.experiments.compare import LEVEL, Summary
+from tikas.experiments.ledger import Ledger
+from tikas.experiments.paper import TABLE_1, TABLES
+from tikas.experiments.protocol import Setting
+from tikas.experiments.readings import Judgement, Reading, chosen, in_words, judge, reading, reference
+from tikas.experiments.reproduce import CELLS
+from tikas.experiments.rivals import METHODS, RIVALS, Rival
+from tikas.experiments.schedules import CURVE
+from tikas.experiments.studies import STUDIES
+from tikas.views.markdown import markdown_table
+
+MISSING = "missing"
+BY_NAME = {cell.name: cell for cell in CELLS}
+
+
+def results_page(ledger: Ledger) -> str:
+    """The whole page, in Markdown. The same records always give the same page.
+
+    Examples
+    --------
+    >>> page = results_page(Ledger())
+    >>> page.splitlines()[0]
+    '# The paper, measured'
+    """
+    parts = [_opening(ledger), *(_table_section(table, ledger) for table in TABLES)]
+    parts += [_curve_section(ledger), _rivals_section(ledger), _studies_section(ledger), _CLOSING]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def pictures(ledger: Ledger) -> dict[str, Table | tuple[Cell, ...]]:
+    """What is drawn beside the page, by the name of its file: each table with a measured cell, and the curve."""
+    drawn: dict[str, Table | tuple[Cell, ...]] = {
+        f"{table.name}.svg": table for table in TABLES if any(reading(cell, ledger) for cell in table.cells)
+    }
+    if any(reading(cell, ledger) for cell in CURVE):
+        drawn["curve.svg"] = CURVE
+    return drawn
+
+
+def _opening(ledger: Ledger) -> str:
+    cells = [cell for table in TABLES for cell in table.cells]
+    judgements = [judge(reading(cell, ledger), reference(cell, ledger, BY_NAME)) for cell in cells]
+    counts = Counter(each.verdict for each in judgements if each is not None)
+    measured = sum(reading(cell, ledger) is not None for cell in cells)
+    verdicts = ", ".join(f"{counts[name]} {name}" for name in ("better", "compatible", "worse", "untested"))
+    return f"""# The paper, measured
+
+`tikas reproduce --render` makes this page from the records beside it; a test compares the two, so it cannot be edited.
+Of {len(cells)} cells of the paper {measured} are measured: {verdicts}.
+
+Errors are test errors in percent: mean ± deviation over seeds, which decide on labelled rows, first weights, order and
+noise. Final runs train on all training rows, the last update counts, and settings were written down before them. The
+interval holds the true mean with 95 % confidence (Student's t). The verdict compares the measured mean with the
+published one by Welch's test, two-sided at {100 * LEVEL:g} % for each cell by itself: *better* and *worse* are
+differences that chance would hardly make, *compatible* is the rest, and *untested* are single runs on both sides.
+Where the paper has a single run, the measured deviation stands in for its own (Student's test). The paper's number of
+runs is 10, 40 for the ladders at 100 labels, 4 on CIFAR-10 and 1 for the references with all labels.
+
+Statistics for prediction come from all training rows. The paper's authors took them from the labelled rows alone: those
+errors are in the column *labelled rows' statistics*, and the verdict does not use them. Seconds are a fleet's wall
+clock by its members, compiling and capture included."""
+
+
+def _table_section(table: Table, ledger: Ledger) -> str:
+    rows = [_layout_row(row, table, ledger) for row in table.rows]
+    if table is TABLE_1:
+        rows += _rivals_in_layout(table.columns, ledger)
+    parts = [
+        f"## {table.title}",
+        "Test error, % (below it the paper's), by number of labels.",
+        markdown_table(["", *table.columns], rows),
+    ]
+    if f"{table.name}.svg" in pictures(ledger):
+        parts.append(f"![Errors of the seeds beside the paper's mean ± deviation]({table.name}.svg)")
+    parts.append(_details(table.cells, ledger))
+    notes = [table.note, *(f"`{cell.name}`: {cell.note}." for cell in table.cells if cell.note)]
+    return "\n\n".join([*parts, *(note for note in notes if note)])
+
+
+def _layout_row(row: Row | Quotation, table: Table, ledger: Ledger) -> list[str]:
+    if isinstance(row, Quotation):
+        figures = (row.figures.get(column) for column in table.columns)
+        return [f"*{row.title}* (quoted: {row.source})", *(f"*{in_words(each)}*" if each else "" for each in figures)]
+    by_column = {cell.column: cell for cell in row.cells}
+    return [row.title, *(_layout_cell(by_column.get(column), ledger) for column in table.columns)]
+
+
+def _layout_cell(cell: Cell | None, ledger: Ledger) -> str:
+    if cell is None:
+        return ""
+    found = reading(cell, ledger)
+    judgement = judge(found, reference(cell, ledger, BY_NAME))
+    measured = f"**{in_words(found.summary)}**" if found else MISSING
+    compared = f", {judgement.verdict}" if judgement else ""
+    return f"{measured}{compared}<br>{in_words(cell.published) if cell.published else 'no figure'}"
+
+
+def _rivals_in_layout(columns: Sequence[str], ledger: Ledger) -> list[list[str]]:
+    """The rivals as rows: they were measured here, on the same splits, and the paper has no figure for them."""
+    rows = []
+    for method, description in METHODS.items():
+        by_column = {str(rival.labels): rival for rival in RIVALS if rival.method == method}
+        found = [reading(by_column[column], ledger) if column in by_column else None for column in columns]
+        cells = [f"**{in_words(each.summary)}**" if each else MISSING for each in found]
+        shown = [cell if column in by_column else "" for cell, column in zip(cells, columns, strict=True)]
+        rows.append([f"scikit-learn: {description.title}", *shown])
+    return rows
+
+
+def _details(cells: Iterable[Cell], ledger: Ledger) -> str:
+    header = ["cell", "paper", "measured", "95 % interval", "seeds", "p", "verdict"]
+    rows = []
+    for cell in cells:
+        found, against = reading(cell, ledger), reference(cell, ledger, BY_NAME)
+        judgement = judge(found, against)
+        paper = in_words(cell.published) if cell.published else f"against `{cell.against}`"
+        rows.append([f"`{cell.name}`", paper, *_figures(found, cell.seeds, judgement), *_beside(found)])
+    return markdown_table([*header, "labelled rows' statistics", "seconds", "hardware"], rows)
+
+
+def _figures(found: Reading | None, wanted: int, judgement: Judgement | None) -> list[str]:
+    if found is None:
+        return [MISSING, "", f"0 of {wanted}", "", ""]
+    count = str(len(found.errors)) if len(found.errors) >= wanted else f"{len(found.errors)} of {wanted}"
+    tested = ["", ""]
+    if judgement is not None:
+        tested = ["" if judgement.p is None else _probability(judgement.p), judgement.verdict]
+    return [in_words(found.summary, 3), _interval(found.summary), count, *tested]
+
+
+def _beside(found: Reading | None) -> list[str]:
+    if found is None:
+        return ["", "", ""]
+    return ["" if found.labeled is None else in_words(found.labeled, 3), _seconds(found.seconds), found.hardware]
+
+
+def _interval(summary: Summary) -> str:
+    interval = summary.interval()
+    return "" if interval is None else f"{interval[0]:.3f} to {interval[1]:.3f}"
+
+
+def _probability(p: float) -> str:
+    return "< 0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.1f}" if seconds < 100 else f"{seconds:.0f}"
+
+
+def _curve_section(ledger: Ledger) -> str:
+    rows = []
+    for cell in CURVE:
+        found = reading(cell, ledger)
+        without = "" if found is None or found.updates_seconds is None else _seconds(found.updates_seconds)
+        figures = _figures(found, cell.seeds, None)[:3]
+        beside = _beside(found)[1:]
+        rows.append([str(cell.recipe.epochs), *figures, *beside[:1], without, *beside[1:]])
+    header = ["epochs", "measured", "95 % interval", "seeds", "seconds", "without warm-up", "hardware"]
+    parts = [
+        "## Error against seconds: the full ladder at 100 labels, by its number of epochs",
+        markdown_table(header, rows, numbers_from=0),
+    ]
+    if "curve.svg" in pictures(ledger):
+        parts.insert(1, "![Test error against seconds a member](curve.svg)")
+    return "\n\n".join(parts)
+
+
+def _rivals_section(ledger: Ledger) -> str:
+    rows = [[f"`{rival.name}`", _settings(rival), *_rival_figures(rival, ledger)] for rival in RIVALS]
+    header = ["", "differs from scikit-learn's defaults", "measured", "95 % interval", "seeds", "seconds", "hardware"]
+    return "\n\n".join(
+        [
+            "## Rivals: scikit-learn's methods on the same splits of MNIST",
+            "The settings were fixed beforehand. Seconds are those of `fit`.",
+            markdown_table(header, rows, numbers_from=2),
+        ]
+    )
+
+
+def _settings(rival: Rival) -> str:
+    return ", ".join(f"{name}={value}" for name, value in rival.settings.items())
+
+
+def _rival_figures(rival: Rival, ledger: Ledger) -> list[str]:
+    found = reading(rival, ledger)
+    return [*_figures(found, rival.seeds, None)[:3], *_beside(found)[1:]]
+
+
+def _studies_section(ledger: Ledger) -> str:
+    """Studies of which a setting was tried, in full; the others by name."""
+    parts = ["## Studies: validation error on 10,000 held-out training rows"]
+    untried = []
+    for name, points in groupby(STUDIES, key=lambda setting: setting.study):
+        settings = list(points)
+        if any(reading(setting, ledger) for setting in settings):
+            parts += [f"### `{name}`", _study_table(settings, ledger)]
+        else:
+            untried.append(f"`{name}`")
+    if untried:
+        parts.append(f"Not run: {', '.join(untried)}.")
+    return "\n\n".join(parts)
+
+
+def _study_table(settings: Sequence[Setting], ledger: Ledger) -> str:
+    choice = chosen(settings, ledger)
+    rows = []
+    for setting in settings:
+        point = setting.name.rpartition("/")[2]
+        figures = _figures(reading(setting, ledger), setting.seeds, None)[:3]
+        rows.append([f"**{point}** (chosen)" if setting.name == choice else point, *figures])
+    return markdown_table(["setting", "validation error, %", "95 % interval", "seeds"], rows)
+
+
+_CLOSING = """## To measure it again
+
+```console
+$ tikas reproduce --list              # every name, with how much of it is measured
+$ tikas reproduce table1/full/100     # what is missing of a cell; a row or a table likewise
+$ tikas reproduce all                 # what is missing of the paper, the curve and the rivals
+$ tikas reproduce study/gamma/100     # choose a setting on held-out rows
+$ tikas reproduce --render            # this page and its pictures
+```
+
+A member that has a record is never run again. Records of several machines are merged by putting their files here."""

@@ -1,0 +1,247 @@
+"""The page of results: rendered from the records, missing where there are none, and verdicts by a proper test."""
+
+import builtins
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from tikas.commands.reproduce import Reproduce, reproduce
+from tikas.experiments.cells import Cell, Published
+from tikas.experiments.compare import Summary, p_value, verdict
+from tikas.experiments.ledger import Ledger, add
+from tikas.experiments.readings import chosen, judge, reading, reference
+from tikas.experiments.reproduce import CELLS
+from tikas.experiments.rivals import RIVALS
+from tikas.experiments.studies import STUDIES
+from tikas.training.recipe import Recipe
+from tikas.views.results import results_page
+
+RESULTS = Path(__file__).parents[1] / "results"
+CELL = {cell.name: cell for cell in CELLS}
+
+
+def record(task: Cell, seed: int, error: float, **other: Any) -> dict[str, Any]:
+    return {
+        "recipe": {"labels": task.recipe.labels, "costs": task.recipe.costs, "noise": task.recipe.noise},
+        "seed": seed,
+        "test_error": error,
+        "test_error_labeled_statistics": error + 0.1,
+        "members": 4,
+        "seconds": 40.0,
+        "hardware": "a GPU",
+        **other,
+    }
+
+
+def records(name: str, errors: list[float], **other: Any) -> list[Mapping[str, Any]]:
+    return [record(CELL[name], seed, error, **other) for seed, error in enumerate(errors)]
+
+
+def line_of(page: str, name: str) -> list[str]:
+    (line,) = [line for line in page.splitlines() if line.startswith(f"| `{name}`")]
+    return [part.strip() for part in line.strip("|").split("|")]
+
+
+def test_the_committed_page_is_what_the_committed_records_render_to() -> None:
+    rendered = results_page(Ledger.read(RESULTS))
+    assert (RESULTS / "README.md").read_text() == rendered, "run `tikas reproduce --render` and commit what it writes"
+
+
+def test_every_picture_that_the_page_shows_is_there() -> None:
+    page = (RESULTS / "README.md").read_text()
+    shown = [part.split(")")[0] for part in page.split("](")[1:] if ".svg)" in part]
+    assert shown
+    assert [name for name in shown if not (RESULTS / name).exists()] == []
+
+
+def test_without_records_every_cell_says_missing() -> None:
+    page = results_page(Ledger())
+    for cell in CELLS:
+        if not cell.name.startswith("curve"):
+            assert line_of(page, cell.name)[2] == "missing", cell.name
+    for rival in RIVALS:
+        assert line_of(page, rival.name)[2] == "missing"
+    assert ".svg" not in page
+    assert f"Not run: `{STUDIES[0].study}`" in page
+
+
+def test_a_cell_shows_published_against_measured_with_interval_seeds_and_verdict() -> None:
+    errors = [0.9, 1.0, 1.1, 0.96]
+    page = results_page(Ledger.of(records("table1/full/1000", errors)))
+    _, paper, measured, interval, seeds, p, judged, labeled, seconds, hardware = line_of(page, "table1/full/1000")
+    assert (paper, measured, seeds) == ("0.84 ± 0.08", "0.990 ± 0.084", "4 of 10")
+    low, high = stats.t.interval(0.95, 3, np.mean(errors), np.std(errors, ddof=1) / 2)
+    assert interval == f"{low:.3f} to {high:.3f}"
+    test = stats.ttest_ind_from_stats(np.mean(errors), np.std(errors, ddof=1), 4, 0.84, 0.08, 10, equal_var=False)
+    assert p == f"{test.pvalue:.3f}"
+    assert judged == "worse"
+    assert (labeled, seconds, hardware) == ("1.090 ± 0.084", "10.0", "a GPU")
+    assert "**0.99 ± 0.08**, worse<br>0.84 ± 0.08" in page
+
+
+def test_quotations_are_marked_and_never_in_the_place_of_a_measurement() -> None:
+    page = results_page(Ledger())
+    assert "| *DGN* (quoted: Kingma et al. 2014) | *3.33 ± 0.14* | *2.40 ± 0.02* | *0.96* |" in page
+
+
+def test_seconds_are_those_of_the_hardware_that_most_members_ran_on() -> None:
+    found = reading(
+        CELL["table1/full/100"],
+        Ledger.of(
+            [
+                *records("table1/full/100", [1.0, 1.1]),
+                record(CELL["table1/full/100"], 7, 0.9, hardware="a CPU", seconds=9e9),
+            ]
+        ),
+    )
+    assert found is not None
+    assert (found.hardware, found.seconds, len(found.errors)) == ("a GPU", 10.0, 3)
+
+
+def test_welchs_test_agrees_with_the_one_on_the_errors_themselves() -> None:
+    draw = np.random.default_rng(0)
+    for _ in range(5):
+        one, other = draw.normal(1, 0.1, 10).tolist(), draw.normal(1.1, 0.4, 40).tolist()
+        expected = stats.ttest_ind(one, other, equal_var=False).pvalue
+        assert p_value(Summary.of(one), Summary.of(other)) == pytest.approx(expected, rel=1e-9)
+
+
+def test_a_single_published_run_is_tested_with_the_measured_deviation() -> None:
+    measured = [0.40, 0.44, 0.38, 0.42, 0.41]
+    expected = stats.ttest_ind(measured, [0.36], equal_var=True).pvalue
+    assert p_value(Summary.of(measured), Summary(0.36, None, 1)) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("measured", "published", "expected"),
+    [
+        (Summary(0.93, 0.05, 40), Summary(1.06, 0.37, 40), "better"),
+        (Summary(1.00, 0.20, 40), Summary(1.06, 0.37, 40), "compatible"),
+        (Summary(1.50, 0.20, 40), Summary(1.06, 0.37, 40), "worse"),
+        (Summary(0.30, None, 1), Summary(0.36, None, 1), "untested"),
+        (Summary(0.30, 0.0, 3), Summary(0.36, None, 1), "better"),
+        (Summary(0.36, 0.0, 3), Summary(0.36, None, 1), "compatible"),
+    ],
+)
+def test_a_verdict_is_a_difference_that_chance_would_hardly_make(
+    measured: Summary, published: Summary, expected: str
+) -> None:
+    assert verdict(measured, published) == expected
+
+
+def test_one_run_has_no_interval() -> None:
+    assert Summary.of([1.0]).interval() is None
+
+
+def test_the_autoencoder_is_compared_with_the_baseline_as_measured() -> None:
+    cell = CELL["appendix/rung3/100"]
+    lines = records("table1/baseline/100", [20.0, 21.0, 22.0])
+    attached = [record(cell, seed, error, attached=3) for seed, error in enumerate([20.5, 21.0, 21.9])]
+    ledger = Ledger.of([*lines, *attached])
+    against = reference(cell, ledger, CELL)
+    assert against == Summary(21.0, 1.0, 3)
+    judgement = judge(reading(cell, ledger), against)
+    assert judgement is not None
+    assert judgement.verdict == "compatible"
+    assert reading(CELL["appendix/rung4/100"], ledger) is None
+
+
+def test_a_study_chooses_only_when_all_of_its_settings_were_tried() -> None:
+    settings = [setting for setting in STUDIES if setting.study == "study/gamma/100"]
+    tried = [
+        {
+            "recipe": {"costs": setting.recipe.costs, "validation": 10_000},
+            "seed": 0,
+            "validation_error": abs(setting.recipe.costs[0] - 2),
+            "members": 1,
+            "seconds": 1.0,
+            "hardware": "a GPU",
+        }
+        for setting in settings
+    ]
+    assert chosen(settings, Ledger.of(tried[:-1])) is None
+    assert chosen(settings, Ledger.of(tried)) == "study/gamma/100/2"
+    page = results_page(Ledger.of(tried))
+    assert "| **2** (chosen) | 0.000 |" in page
+
+
+def test_pictures_have_the_same_bytes_every_time(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    for folder in (tmp_path / "one", tmp_path / "other"):
+        for each in [*records("table1/full/100", [0.9, 1.0, 2.2]), *records("table1/gamma/100", [3.0, 5.0])]:
+            add(folder / "records.jsonl", each)
+        assert reproduce(Reproduce(render=True, results=folder)) == 0
+    names = sorted(path.name for path in (tmp_path / "one").iterdir())
+    assert names == ["README.md", "curve.svg", "records.jsonl", "table1.svg", "table4.svg"]
+    for name in names:
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "other" / name).read_bytes()
+    assert len((tmp_path / "one" / "table1.svg").read_bytes()) < 100_000
+
+
+def test_without_matplotlib_the_tables_are_rendered_and_a_line_says_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for each in records("table1/full/100", [0.9, 1.0]):
+        add(tmp_path / "records.jsonl", each)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "matplotlib"]:
+        monkeypatch.delitem(sys.modules, name)
+    real = builtins.__import__
+
+    def without_matplotlib(name: str, *others: Any, **more: Any) -> Any:
+        if name.partition(".")[0] == "matplotlib":
+            raise ModuleNotFoundError("No module named 'matplotlib'", name="matplotlib")
+        return real(name, *others, **more)
+
+    monkeypatch.setattr(builtins, "__import__", without_matplotlib)
+    assert reproduce(Reproduce(render=True, results=tmp_path)) == 0
+    assert "tikas[plots]" in capsys.readouterr().err
+    assert (tmp_path / "README.md").read_text().startswith("# The paper, measured")
+
+
+def test_the_list_names_every_cell_with_what_is_measured_of_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    add(tmp_path / "records.jsonl", record(CELL["table1/full/1000"], 0, 0.9))
+    assert reproduce(Reproduce(list=True, results=tmp_path)) == 0
+    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
+    assert {"table1/full/100", "text/full/50", "curve/5", "rivals/100/svm", "study/gamma/100/0.5"} <= set(lines)
+    assert " ".join(lines["table1/full/1000"].split()[1:]) == "1 of 10 measured 0.90 paper 0.84 ± 0.08"
+    assert "missing" in lines["table1/full/100"]
+
+
+def test_a_command_runs_what_its_names_ask_for_and_goes_on_where_it_stopped(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick = Cell("table1/quick/50", Recipe(data="digits", labels=50, network=(16,), epochs=1), Published(5.0), seeds=2)
+    monkeypatch.setattr("tikas.experiments.reproduce.TASKS", (quick,))
+    monkeypatch.setattr("tikas.experiments.reproduce.CELLS", (quick,))
+    for _ in range(2):
+        assert reproduce(Reproduce(("table1",), results=tmp_path, quiet=True, device="cpu")) == 0
+    said = capsys.readouterr().out
+    assert "2 members measured" in said
+    assert "0 members measured, 2 were there already" in said
+    assert reproduce(Reproduce(("all",), results=tmp_path, epochs=2, seeds=1, quiet=True, device="cpu")) == 0
+    assert {path.name for path in tmp_path.iterdir()} == {"paper.jsonl", "smoke.jsonl"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "--list shows every name"),
+        ({"names": ("all",), "seeds": 0}, "seeds=0"),
+        ({"names": ("all",), "most": 0}, "most=0"),
+    ],
+)
+def test_a_command_that_asks_for_nothing_sensible_is_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Reproduce(**arguments)
+
+
+def test_an_unknown_name_is_answered_with_those_that_are_close(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="did you mean table1/full/100"):
+        reproduce(Reproduce(("table1/ful/100",), results=tmp_path))
