@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from tikas.model.checks import check_noise, check_rows, check_settings, check_targets
+from tikas.model.costs import supervised_cost
 from tikas.model.layout import all_dims, rows_dim
 from tikas.model.names import DenoiserName, Task
 from tikas.model.rungs import Rung, RungSpec, build
@@ -257,15 +258,7 @@ class Ladder(nn.Module):
 
     def _supervised_cost(self, output: Tensor, targets: Tensor | None, weights: Tensor | None) -> Tensor:
         """Mean over the labelled rows; zero where there are none."""
-        if targets is None or output.shape[-2] == 0:
-            return output.new_zeros(output.shape[:-2])
-        if self.task == "classification":
-            cost = -output.log_softmax(-1).gather(-1, targets.unsqueeze(-1)).squeeze(-1)
-        else:
-            cost = (output - targets).square().mean(-1)
-        if weights is None:
-            return cost.mean(-1)
-        return (weights * cost).sum(-1) / weights.sum(-1).clamp_min(torch.finfo(cost.dtype).tiny)
+        return supervised_cost(output, targets, weights, self.task)
 
     def _descent(self) -> range:
         """The levels that the decoder visits, from the top down; none where nothing has a cost."""

@@ -1,0 +1,587 @@
+"""The Γ-model around any network: the ladder's own costs, noise where it belongs, and a module like any other."""
+
+import pickle
+import re
+from copy import deepcopy
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
+
+from tikas import Dense, Ladder
+from tikas.data.sources import load
+from tikas.data.splits import split
+from tikas.model.gamma import Gamma, gamma
+from tikas.model.heads import width_of_output
+from tikas.model.parallel import CostsOf
+
+
+def normal(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+UNLABELED, LABELED, TARGETS = normal(12, 6, seed=1), normal(9, 6, seed=2), torch.arange(9) % 3
+IMAGES = normal(10, 3, 8, 8, seed=3)
+
+
+class Block(nn.Module):
+    """Two convolutions, and what came in added to what they make of it."""
+
+    def __init__(self, below: int, channels: int, stride: int) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(below, channels, 3, stride, padding=1, bias=False)
+        self.first_norm = nn.BatchNorm2d(channels)
+        self.second = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        self.second_norm = nn.BatchNorm2d(channels)
+        self.shortcut = nn.Identity()
+        if stride > 1 or below != channels:
+            self.shortcut = nn.Sequential(nn.Conv2d(below, channels, 1, stride), nn.BatchNorm2d(channels))
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = functional.relu(self.first_norm(self.first(x)))
+        return functional.relu(self.second_norm(self.second(hidden)) + self.shortcut(x))
+
+
+class ResNet(nn.Module):
+    def __init__(self, channels: int = 1, classes: int = 10) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(channels, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU())
+        self.blocks = nn.Sequential(Block(8, 8, 1), Block(8, 32, 2))
+        self.head = nn.Linear(32, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.blocks(self.stem(x)).mean((2, 3)))
+
+
+class Attention(nn.Module):
+    """Rows of pixels as tokens, two layers of attention with dropout, and a head on the mean token."""
+
+    def __init__(self, side: int = 8, classes: int = 10) -> None:
+        super().__init__()
+        self.embed = nn.Linear(side, 32)
+        self.position = nn.Parameter(torch.zeros(side, 32))
+        layer = nn.TransformerEncoderLayer(32, 4, 64, dropout=0.1, batch_first=True, norm_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.norm = nn.LayerNorm(32)
+        self.head = nn.Linear(32, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.norm(self.encoder(self.embed(x.squeeze(1)) + self.position)).mean(1))
+
+
+def dense_network(epsilon: float = 1e-10) -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Linear(6, 5, bias=False),
+        nn.BatchNorm1d(5, eps=epsilon),
+        nn.ReLU(),
+        nn.Linear(5, 4, bias=False),
+        nn.BatchNorm1d(4, eps=epsilon),
+        nn.ReLU(),
+        nn.Linear(4, 3, bias=False),
+    )
+
+
+# The paper's costs.
+
+
+def ladder_and_gamma(dtype: torch.dtype) -> tuple[Ladder, Gamma]:
+    """The same Γ-model, as a ladder with a cost on its top alone and as a network with batch normalisation."""
+    network = dense_network().to(dtype)
+    ladder = Ladder((6,), [Dense(5), Dense(4), Dense(3)], noise=(0.3, 0.2, 0.2, 0.2), costs=0.7).to(dtype)
+    model = gamma(network, n_classes=3, noise=(0.3, 0.2), cost=0.7)
+    with torch.no_grad():
+        for level, layer in ((1, 0), (2, 3), (3, 6)):
+            ladder.rungs[level].weight.copy_(network[layer].weight)
+            if level < 3:
+                network[layer + 1].bias.copy_(normal(len(network[layer + 1].bias), seed=level))
+                ladder.rungs[level].beta.copy_(network[layer + 1].bias)
+        for name in ("beta", "gamma", "denoiser.a"):
+            value = model.rung.get_parameter(name).add_(normal(*model.rung.get_parameter(name).shape, seed=7) / 4)
+            ladder.rungs[3].get_parameter(name).copy_(value)
+    return ladder, model
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-10)])
+def test_around_a_dense_network_it_is_the_ladder_with_a_cost_on_its_top(dtype, tolerance):
+    ladder, model = ladder_and_gamma(dtype)
+    noise = [normal(21, units, seed=units).to(dtype) for units in (6, 5, 4, 3)]
+    weights = torch.linspace(0, 2, 9, dtype=dtype)
+    ours, theirs = (
+        each.costs(UNLABELED.to(dtype), LABELED.to(dtype), TARGETS, noise=noise, weights=weights)
+        for each in (model, ladder)
+    )
+    same = {"rtol": tolerance, "atol": tolerance}
+    torch.testing.assert_close(ours.total, theirs.total, **same)
+    torch.testing.assert_close(ours.supervised, theirs.supervised, **same)
+    torch.testing.assert_close(ours.denoising, theirs.denoising[-1:], **same)
+
+    ours.total.backward()
+    theirs.total.backward()
+    pairs = [(model.network[layer].weight, ladder.rungs[level].weight) for level, layer in ((1, 0), (2, 3), (3, 6))]
+    pairs += [(model.network[layer].bias, ladder.rungs[level].beta) for level, layer in ((1, 1), (2, 4))]
+    for name in ("beta", "gamma", "denoiser.a"):
+        pairs.append((model.rung.get_parameter(name), ladder.rungs[3].get_parameter(name)))
+    for ours, theirs in pairs:
+        assert theirs.grad.abs().max() > 1e-3
+        torch.testing.assert_close(ours.grad, theirs.grad, **same)
+
+
+def test_eval_mode_is_the_calibrated_ladders():
+    ladder, model = (each.calibrate(UNLABELED).eval() for each in ladder_and_gamma(torch.float32))
+    for ours, theirs in zip(model.encode(LABELED), ladder.encode(LABELED), strict=True):
+        torch.testing.assert_close(ours, theirs)
+    torch.testing.assert_close(model(LABELED)[:1], model(LABELED[:1]))
+
+
+def test_without_a_cost_it_is_the_network_with_noise_and_has_no_denoiser():
+    model = gamma(dense_network(), n_classes=3, cost=0)
+    costs = model.costs(UNLABELED, LABELED, TARGETS)
+    assert costs.total == costs.supervised > 0
+    assert costs.denoising.tolist() == [0.0]
+    assert model.rung.denoiser is None
+
+
+def test_without_labelled_rows_the_denoising_cost_remains():
+    model = gamma(dense_network(), n_classes=3, cost=2.0)
+    noise = model.draw_noise(UNLABELED, 21, torch.Generator().manual_seed(0))
+    costs = model.costs(UNLABELED, noise=[draw[9:] for draw in noise])
+    both = model.costs(UNLABELED, LABELED, TARGETS, noise=noise)
+    assert costs.supervised == 0
+    assert costs.total == 2 * costs.denoising[0]
+    torch.testing.assert_close(costs.denoising, both.denoising)
+    none = model.costs(UNLABELED, LABELED[:0], TARGETS[:0], noise=[draw[9:] for draw in noise])
+    assert none == costs
+
+
+# Noise.
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        nn.BatchNorm2d(3),
+        nn.InstanceNorm2d(3, affine=True),
+        nn.InstanceNorm2d(3),
+        nn.GroupNorm(3, 3),
+        nn.LayerNorm((3, 8, 8)),
+        nn.LayerNorm(8),
+        nn.LayerNorm(8, elementwise_affine=False),
+        nn.RMSNorm(8),
+    ],
+    ids=lambda layer: str(layer).partition(",")[0],
+)
+def test_noise_comes_after_every_kind_of_normalisation_and_before_its_scale(layer):
+    layer = deepcopy(layer)
+    if layer.weight is not None:
+        nn.init.normal_(layer.weight, generator=torch.Generator().manual_seed(0))
+    network = nn.Sequential(layer, nn.Flatten(), nn.Linear(192, 4))
+    model = gamma(network, n_classes=4, noise=(0.0, 0.5))
+    seen = []
+    network[1].register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].detach()))
+    noise = [normal(10, *shape, seed=4) for shape in ((3, 8, 8), (3, 8, 8), (4,))]
+    model.costs(IMAGES, noise=noise)
+    corrupted, clean = seen
+    scale = 1.0
+    if layer.weight is not None:
+        channels = not isinstance(layer, nn.LayerNorm | nn.RMSNorm)
+        scale = layer.weight.detach()[:, None, None] if channels else layer.weight.detach()
+    torch.testing.assert_close(corrupted - clean, 0.5 * scale * noise[1], rtol=1e-4, atol=1e-5)
+
+
+def test_a_scale_of_the_networks_own_does_not_outgrow_the_noise():
+    """γ·relu(z + n + β) with γ in the next weights is the same model, so it has the same costs."""
+    one, other = dense_network(), dense_network()
+    scale = normal(5, seed=5).exp()
+    with torch.no_grad():
+        other[1].weight.copy_(scale)
+        other[3].weight.div_(scale)
+    noise = [normal(21, units, seed=units) for units in (6, 5, 4, 3)]
+    costs = [gamma(net, n_classes=3).costs(UNLABELED, LABELED, TARGETS, noise=noise).total for net in (one, other)]
+    torch.testing.assert_close(*costs)
+
+
+def test_noise_stays_out_of_everything_but_the_corrupted_passes():
+    network = dense_network()
+    before = network(UNLABELED)
+    model = gamma(network, n_classes=3, noise=5.0)
+    model.costs(UNLABELED, LABELED, TARGETS)
+    assert torch.equal(network(UNLABELED), before)
+    assert torch.equal(model(UNLABELED), model(UNLABELED))
+    with pytest.raises(RuntimeError):
+        model.costs(UNLABELED[:, :2])
+    assert torch.equal(network(UNLABELED), before)
+
+
+def test_noise_that_is_drawn_hangs_on_the_seed_alone():
+    model = gamma(dense_network(), n_classes=3)
+    costs = []
+    for seed in (0, 0, 1):
+        torch.manual_seed(seed)
+        costs.append(model.costs(UNLABELED, LABELED, TARGETS).total.item())
+    assert costs[0] == costs[1] != costs[2]
+    draws = [model.draw_noise(UNLABELED, 21, torch.Generator().manual_seed(3)) for _ in range(2)]
+    assert all(torch.equal(one, other) for one, other in zip(*draws, strict=True))
+
+
+def test_every_place_of_a_network_with_attention_is_known_by_its_shape():
+    model = gamma(Attention(), n_classes=10, example=normal(2, 1, 8, 8))
+    assert model.shapes == [(1, 8, 8), *[(8, 32)] * 5, (10,)]
+    costs = [model.eval().costs(normal(4, 1, 8, 8), noise=[normal(4, *shape) for shape in model.shapes])] * 2
+    assert costs[0].total == costs[1].total
+    assert "noise=0.3 on the input, 0.3 on 5 layers and the scores" in repr(model)
+
+
+def test_a_normalisation_that_sees_rows_and_tokens_as_one_has_its_noise_too():
+    class Tokens(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.head = nn.LayerNorm(4), nn.Linear(4, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(self.norm(x.reshape(-1, 4)).reshape(-1, 5, 4)).mean(1)
+
+    rows = normal(6, 5, 4)
+    model = gamma(Tokens(), n_classes=3, example=rows)
+    assert model.shapes == [(5, 4), (20,), (3,)]
+    noise = model.draw_noise(rows, 10)
+    assert model.costs(rows, rows[:4], TARGETS[:4], noise=noise).total > 0
+
+
+def test_tokens_get_no_noise_on_the_input():
+    network = nn.Sequential(nn.Embedding(20, 8), nn.Flatten(), nn.LayerNorm(40), nn.Linear(40, 3))
+    tokens = torch.arange(50).reshape(10, 5) % 20
+    model = gamma(network, n_classes=3, example=tokens)
+    assert model.shapes == [(40,), (3,)]
+    model.costs(tokens, tokens[:6], TARGETS[:6], noise=model.draw_noise(tokens, 16)).total.backward()
+    assert network[0].weight.grad.abs().max() > 0
+    assert model.calibrate(tokens).eval()(tokens[:1]).shape == (1, 3)
+
+
+# Statistics.
+
+
+def test_costs_and_scores_leave_the_running_statistics_alone():
+    network = dense_network()
+    model = gamma(network, n_classes=3)
+    before = deepcopy(network.state_dict())
+    model.costs(UNLABELED, LABELED, TARGETS)
+    model(UNLABELED)
+    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
+    network(UNLABELED)
+    assert not torch.equal(network[1].running_mean, before["1.running_mean"])
+
+
+def test_labelled_and_unlabelled_rows_keep_statistics_of_their_own():
+    model = gamma(dense_network(), n_classes=3)
+    noise = model.draw_noise(UNLABELED, 21)
+    one = model.costs(UNLABELED, LABELED, TARGETS, noise=noise)
+    moved = model.costs(UNLABELED, 3 * LABELED + 1, TARGETS, noise=noise)
+    assert one.denoising == moved.denoising
+    other = model.costs(3 * UNLABELED + 1, LABELED, TARGETS, noise=noise)
+    assert one.supervised == other.supervised
+
+
+@pytest.mark.parametrize("chunk", [7, 1000])
+def test_calibration_is_exact_however_the_rows_are_cut(chunk):
+    """In training mode a batch of all rows has the very statistics that calibration is to find."""
+    torch.manual_seed(0)
+    model = gamma(ResNet(3), n_classes=10)
+    rows = normal(40, 3, 8, 8, seed=9)
+    expected = model(rows)
+    model.calibrate(rows, chunk=chunk)
+    assert model.training
+    torch.testing.assert_close(model.eval()(rows), expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(model(rows[:1]), model(rows)[:1], rtol=1e-4, atol=1e-4)
+
+
+def test_calibration_turns_dropout_off_and_modes_back():
+    network = nn.Sequential(nn.Linear(6, 5), nn.Dropout(0.5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 3))
+    model = gamma(network, n_classes=3).train()
+    network[2].eval()
+    model.calibrate(UNLABELED)
+    torch.testing.assert_close(network[2].running_mean, network[0](UNLABELED).mean(0))
+    assert [module.training for module in network] == [True, True, False, True, True]
+
+
+def test_a_layer_that_works_twice_gathers_both_calls():
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.head = nn.BatchNorm1d(6), nn.Linear(6, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(self.norm(x) + self.norm(x + 2))
+
+    model = gamma(Twice(), n_classes=3).calibrate(UNLABELED)
+    torch.testing.assert_close(model.network.norm.running_mean, UNLABELED.mean(0) + 1)
+
+
+def test_eval_mode_without_calibration_is_refused_with_what_to_do():
+    model = gamma(dense_network(), n_classes=3).eval()
+    with pytest.raises(RuntimeError, match=re.escape("call calibrate(rows) with training rows first")):
+        model(UNLABELED)
+    with pytest.raises(ValueError, match="no rows to calibrate with"):
+        model.calibrate(UNLABELED[:0])
+
+
+# What it refuses.
+
+
+class LastLayerFirst(nn.Module):
+    """The head stands above the rest, and `forward` asks for values: nothing here can be told without rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head, self.body = nn.Linear(5, 4), nn.Linear(6, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.body(x)) if float(x.abs().max()) >= 0 else x
+
+
+@pytest.mark.parametrize(
+    "network",
+    [
+        nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 4)),
+        nn.Sequential(nn.Conv2d(3, 4, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten()),
+        ResNet(3, classes=4),
+        Attention(classes=4),
+    ],
+    ids=["linear", "convolution", "ResNet", "attention"],
+)
+def test_scores_of_another_width_are_refused_at_construction_with_both_shapes(network):
+    expected = "The network gives scores of shape (rows, 4), and n_classes=10 asks for (rows, 10)."
+    with pytest.raises(ValueError, match=re.escape(expected)):
+        gamma(network, n_classes=10)
+
+
+def test_what_cannot_be_told_without_rows_is_told_with_an_example_or_in_the_first_call():
+    expected = re.escape("The network gives scores of shape (2, 4), and n_classes=3 asks for (2, 3).")
+    with pytest.raises(ValueError, match=expected):
+        gamma(LastLayerFirst(), n_classes=3, example=UNLABELED)
+    model = gamma(LastLayerFirst(), n_classes=3)
+    for call in (model, model.costs, model.calibrate, lambda rows: model.draw_noise(rows, 3)):
+        with pytest.raises(ValueError, match=expected):
+            call(UNLABELED[:2])
+    assert gamma(LastLayerFirst(), n_classes=4, example=UNLABELED).shapes == [(6,), (4,)]
+    with pytest.raises(RuntimeError, match="give gamma an example"):
+        _ = gamma(LastLayerFirst(), n_classes=4).shapes
+
+
+@pytest.mark.parametrize(
+    ("network", "width"),
+    [
+        (nn.Sequential(nn.Linear(6, 4), nn.LogSoftmax(1)), 4),
+        (nn.Sequential(nn.Sequential(nn.Linear(6, 5), nn.Sequential(nn.Linear(5, 4))), nn.Dropout()), 4),
+        (nn.Sequential(nn.Linear(6, 4), nn.Flatten()), None),
+        (nn.Sequential(nn.Conv2d(3, 4, 1), nn.Flatten()), None),
+        (nn.Sequential(nn.Conv2d(3, 4, 1), nn.AdaptiveAvgPool2d(2)), None),
+        (nn.Sequential(nn.Linear(6, 4), nn.AdaptiveAvgPool1d(1)), None),
+        (nn.Identity(), None),
+        (LastLayerFirst(), None),
+    ],
+)
+def test_a_width_is_told_only_where_it_is_certain(network, width):
+    assert width_of_output(network) == width
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"n_classes": 1}, "n_classes=1: expected a whole number of at least 2."),
+        ({"n_classes": 3.0}, "n_classes=3.0: expected a whole number"),
+        ({"noise": -0.1}, "noise=-0.1: expected one deviation, or two"),
+        ({"noise": (0.3, 0.2, 0.2)}, "noise=(0.3, 0.2, 0.2): expected one deviation, or two"),
+        ({"cost": float("nan")}, "cost=nan: expected a finite number of at least 0."),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused_with_what_would(changes, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        gamma(**{"network": dense_network(), "n_classes": 3, **changes})
+
+
+def test_what_is_no_network_or_gives_no_scores_is_refused():
+    with pytest.raises(TypeError, match=re.escape("expected a torch.nn.Module that ends in class scores")):
+        gamma("conv_small", n_classes=3)
+
+    class Pair(nn.Module):
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            return x, x
+
+    with pytest.raises(TypeError, match="The network returns tuple; wrap it"):
+        gamma(Pair(), n_classes=6)(UNLABELED)
+
+
+@pytest.mark.parametrize(
+    ("units", "message"),
+    [
+        ((6, 5, 4), "Got noise for 3 places and there are more"),
+        ((6, 5, 4, 3, 3), "Got noise for 5 places; this network has 4 of them."),
+        ((6, 5, 5, 3), "Got noise of shape (9, 5) for place 2, whose values are of shape (9, 4)"),
+    ],
+)
+def test_noise_of_other_shapes_is_refused(units, message):
+    noise = [normal(21, count) for count in units]
+    with pytest.raises(ValueError, match=re.escape(message)):
+        gamma(dense_network(), n_classes=3).costs(UNLABELED, LABELED, TARGETS, noise=noise)
+
+
+def test_labelled_rows_without_targets_are_refused():
+    with pytest.raises(ValueError, match="Got 9 labelled rows and no targets"):
+        gamma(dense_network(), n_classes=3).costs(UNLABELED, LABELED)
+
+
+# Networks that people have, on scikit-learn's digits as images.
+
+
+def digits() -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    source = load("digits")
+    labeled = torch.from_numpy(split(source.train_y, 50, seed=0).labeled)
+    rows, tests = (torch.from_numpy(x).reshape(-1, 1, 8, 8) for x in (source.train_x, source.test_x))
+    return rows, torch.from_numpy(source.train_y), labeled, tests, torch.from_numpy(source.test_y)
+
+
+@pytest.mark.parametrize(("network", "updates", "bound"), [(ResNet, 40, 0.3), (Attention, 80, 0.5)])
+def test_a_network_that_exists_learns_digits_from_fifty_labels(network, updates, bound):
+    rows, classes, labeled, tests, test_classes = digits()
+    torch.manual_seed(0)
+    model = gamma(network(), n_classes=10, noise=0.2, cost=0.1)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.004)
+    history = []
+    for _ in range(updates):
+        optimizer.zero_grad()
+        costs = model.costs(rows[torch.randint(len(rows), (64,))], rows[labeled], classes[labeled])
+        costs.total.backward()
+        optimizer.step()
+        history.append([costs.supervised.item(), costs.denoising.item()])
+    first, last = (torch.tensor(part).mean(0) for part in (history[:10], history[-10:]))
+    assert (last < 0.7 * first).all()
+    model.calibrate(rows).eval()
+    error = (model(tests).argmax(1) != test_classes).double().mean().item()
+    assert error < bound  # by chance 0.9
+
+
+# A module like any other.
+
+
+def calibrated_model() -> Gamma:
+    torch.manual_seed(1)
+    return gamma(ResNet(3), n_classes=10).calibrate(IMAGES).eval()
+
+
+def through_state_dict(model: Gamma, _) -> Gamma:
+    other = gamma(ResNet(3), n_classes=10).eval()
+    other.load_state_dict(model.state_dict())
+    return other
+
+
+def through_safetensors(model: Gamma, folder) -> Gamma:
+    save_file(model.state_dict(), folder / "model.safetensors")
+    other = gamma(ResNet(3), n_classes=10).eval()
+    other.load_state_dict(load_file(folder / "model.safetensors"))
+    return other
+
+
+@pytest.mark.parametrize(
+    "through",
+    [
+        through_state_dict,
+        through_safetensors,
+        lambda model, _: pickle.loads(pickle.dumps(model)),
+        lambda model, _: deepcopy(model),
+    ],
+    ids=["state dict", "safetensors", "pickle", "copy"],
+)
+def test_a_model_comes_back_as_it_was(through, tmp_path):
+    model = calibrated_model()
+    other = through(model, tmp_path)
+    assert torch.equal(model(IMAGES), other(IMAGES))
+    noise = model.draw_noise(IMAGES, 10)
+    one, two = (each.costs(IMAGES, noise=noise) for each in (model, other))
+    assert torch.equal(one.total, two.total)
+    with torch.no_grad():
+        other.network.head.weight.zero_()
+    assert not torch.equal(model(IMAGES), other(IMAGES))
+
+
+def test_the_networks_own_names_stay_what_they_were():
+    network = ResNet(3)
+    names = {f"network.{name}" for name in network.state_dict()}
+    model = gamma(network, n_classes=10)
+    rung = {f"rung.{name}" for name in ("beta", "gamma", "mean", "deviation", "denoiser.a")}
+    assert model.state_dict().keys() == names | rung | {"calibrated"}
+
+
+def test_it_takes_the_networks_precision_and_goes_where_it_is_sent():
+    model = gamma(dense_network().double(), n_classes=3)
+    costs = model.costs(UNLABELED.double(), LABELED.double(), TARGETS)
+    assert {costs.total.dtype, costs.denoising.dtype} == {torch.float64}
+    assert model.calibrate(UNLABELED).eval()(UNLABELED.double()).dtype == torch.float64
+    meta = gamma(dense_network(), n_classes=3).to("meta")
+    meta.costs(UNLABELED.to("meta"), LABELED.to("meta"), TARGETS.to("meta")).total.backward()
+    assert {p.grad.device.type for p in meta.parameters()} == {"meta"}
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_compiler_takes_the_whole_of_it_as_one_graph_that_computes_the_same():
+    """Without the last stage, which makes machine code of the graph: that takes a minute on a busy machine."""
+    torch.compiler.reset()
+    network = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.LayerNorm(5), nn.Linear(5, 3))
+    model = gamma(network, n_classes=3)
+    noise = model.draw_noise(UNLABELED, 21)
+    before = deepcopy(model.state_dict())
+    results = []
+    for costs_of in (model.costs, torch.compile(model.costs, fullgraph=True, dynamic=False, backend="aot_eager")):
+        model.zero_grad()
+        costs = costs_of(UNLABELED, LABELED, TARGETS, noise=noise)
+        costs.total.backward()
+        results.append([costs.total.detach()] + [p.grad.clone() for p in model.parameters()])
+    for eager, compiled in zip(*results, strict=True):
+        torch.testing.assert_close(compiled, eager, rtol=1e-4, atol=1e-5)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def rows_of(rank: int) -> tuple[Tensor, Tensor]:
+    return normal(8, 3, 8, 8, seed=10 + rank), normal(6, 3, 8, 8, seed=20 + rank)
+
+
+def train_in_a_process(rank: int, folder: str) -> None:
+    """One update of one of two processes, each with rows of its own."""
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    model = model_of_the_processes(seed=rank)  # the first one's weights are what counts
+    costs_of = DistributedDataParallel(CostsOf(model))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    unlabeled, labeled = rows_of(rank)
+    noise = [draw.roll(rank, 0) for draw in model.draw_noise(unlabeled, 14, torch.Generator().manual_seed(0))]
+    costs_of(unlabeled, labeled, torch.arange(6), noise=noise).total.backward()
+    gradients = {name: p.grad.clone() for name, p in model.named_parameters()}
+    optimizer.step()
+    costs_of(unlabeled, labeled, torch.arange(6)).total.backward()
+    torch.save((gradients, model.state_dict()), f"{folder}/{rank}.pt")
+    torch.distributed.destroy_process_group()
+
+
+def model_of_the_processes(seed: int) -> Gamma:
+    torch.manual_seed(seed)
+    return gamma(ResNet(3), n_classes=10)
+
+
+def test_two_processes_train_one_model(tmp_path, monkeypatch):
+    """Their gradients are the mean of what each would find alone, and their weights stay the same."""
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    torch.multiprocessing.spawn(train_in_a_process, (str(tmp_path),), nprocs=2)
+    (gradients, state), (other_gradients, other_state) = (torch.load(tmp_path / f"{rank}.pt") for rank in range(2))
+    assert all(torch.equal(value, other_gradients[name]) for name, value in gradients.items())
+    assert all(torch.equal(value, other_state[name]) for name, value in state.items())
+
+    model = model_of_the_processes(seed=0)
+    for rank in range(2):
+        unlabeled, labeled = rows_of(rank)
+        noise = [draw.roll(rank, 0) for draw in model.draw_noise(unlabeled, 14, torch.Generator().manual_seed(0))]
+        (model.costs(unlabeled, labeled, torch.arange(6), noise=noise).total / 2).backward()
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(gradients[name], parameter.grad, rtol=1e-3, atol=1e-5)
