@@ -1,4 +1,4 @@
-"""A dense ladder in NumPy float64, Algorithm 1 one plain step after another: the oracle of the fast ladder.
+"""A ladder in NumPy float64, Algorithm 1 one plain step after another: the oracle of the fast ladder.
 
 Nothing here comes from `tikas`. Every step that other implementations get wrong is a method of its own, so that a test
 can override it and see what the mistake would give.
@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-Array = np.ndarray
+from oracle_rungs import Array, Dense, Rung, Shape
+
 Parameters = dict[str, Array]
 Statistics = list[tuple[Array, Array]]
 
@@ -83,30 +84,50 @@ DENOISERS: dict[str, tuple[Callable[..., Array], dict[str, int]]] = {
 
 
 def batch_statistics(values: Array) -> tuple[Array, Array]:
-    """Mean and deviation over the rows; the variance is the biased one, 1/N."""
-    mean = values.mean(axis=0)
-    return mean, np.sqrt(((values - mean) ** 2).mean(axis=0) + EPSILON)
+    """Mean and deviation over the rows, and the positions of maps; the variance is the biased one, 1/N."""
+    axes = (0, *range(2, values.ndim))
+    mean = values.mean(axis=axes)
+    squares = (values - per_unit(mean, values)) ** 2
+    return mean, np.sqrt(squares.mean(axis=axes) + EPSILON)
+
+
+def per_unit(parameter: Array, values: Array) -> Array:
+    """A parameter of each unit, or of each channel of maps, against rows of values."""
+    return parameter.reshape(*parameter.shape, *[1] * (values.ndim - 2))
 
 
 def batchnorm(values: Array) -> Array:
-    mean, deviation = batch_statistics(values)
-    return (values - mean) / deviation
+    return standardised(values, *batch_statistics(values))
+
+
+def standardised(values: Array, mean: Array, deviation: Array) -> Array:
+    return (values - per_unit(mean, values)) / per_unit(deviation, values)
 
 
 @dataclass(frozen=True)
 class Description:
-    """A dense ladder in words and numbers; `units`, `noise` and `costs` run from the input to the top."""
+    """A ladder in words and numbers; `noise` and `costs` run from the input to the top."""
 
-    units: tuple[int, ...]
+    input_shape: Shape
+    rungs: tuple[Rung, ...]
     activations: tuple[str, ...]  # of the hidden rungs; the task decides the top
     noise: tuple[float, ...]
     costs: tuple[float, ...]
     denoiser: str = "gaussian"
     task: str = "classification"
+    scaled_top: bool = True
 
     @property
     def top(self) -> int:
-        return len(self.units) - 1
+        return len(self.rungs)
+
+    @property
+    def levels(self) -> list[Shape]:
+        """The shape of every level, the input first."""
+        levels = [self.input_shape]
+        for rung in self.rungs:
+            levels.append(rung.shape(levels[-1]))
+        return levels
 
     @property
     def lowest(self) -> int:
@@ -118,22 +139,32 @@ class Description:
             return self.activations[level - 1]
         return SOFTMAX if self.task == "classification" else OUTPUT
 
-    def shapes(self) -> dict[str, tuple[int, ...]]:
+    def has_gamma(self, level: int) -> bool:
+        return self.activation(level) in WITH_GAMMA and (self.scaled_top or level < self.top)
+
+    def shapes(self) -> dict[str, Shape]:
         """Every parameter that the ladder needs, and no other."""
-        shapes: dict[str, tuple[int, ...]] = {}
-        for level, units in enumerate(self.units):
+        shapes: dict[str, Shape | None] = {}
+        levels = self.levels
+        for level, (units, *_) in enumerate(levels):
             if level > 0:
-                shapes[f"rungs.{level}.weight"] = (units, self.units[level - 1])
+                rung, below = self.rungs[level - 1], levels[level - 1]
+                shapes[f"rungs.{level}.weight"] = rung.weight_shape(below)
                 if self.activation(level) in WITH_BETA:
                     shapes[f"rungs.{level}.beta"] = (units,)
-                if self.activation(level) in WITH_GAMMA:
+                if self.has_gamma(level):
                     shapes[f"rungs.{level}.gamma"] = (units,)
-            if level > self.lowest:
-                shapes[f"rungs.{level}.back.weight"] = (self.units[level - 1], units)
+                if level > self.lowest:
+                    shapes[f"rungs.{level}.back.weight"] = rung.back_shape(below)
             if level >= self.lowest:
                 for name, count in DENOISERS[self.denoiser][1].items():
                     shapes[f"rungs.{level}.denoiser.{name}"] = (count, units)
-        return shapes
+        return {name: shape for name, shape in shapes.items() if shape is not None}
+
+
+def dense(units: tuple[int, ...], activations: tuple[str, ...], *settings, **more) -> Description:
+    """A ladder of dense rungs; `units` run from the input to the top."""
+    return Description(units[:1], tuple(map(Dense, units[1:])), activations, *settings, **more)
 
 
 @dataclass(frozen=True)
@@ -185,7 +216,7 @@ class Oracle:
         )
 
     def clean(self, rows: Array, statistics: Statistics | None = None) -> list[Level]:
-        return self.encode(rows, [np.zeros(units) for units in self.description.units], statistics)
+        return self.encode(rows, [np.zeros(())] * (self.description.top + 1), statistics)
 
     def encode(self, rows: Array, noise: Sequence[Array], statistics: Statistics | None = None) -> list[Level]:
         """The way up: with the statistics of these rows, or with the given ones (input first)."""
@@ -199,21 +230,23 @@ class Oracle:
         return levels
 
     def way_up(self, level: int, h: Array) -> Array:
-        return h @ self.parameters[f"rungs.{level}.weight"].T
+        return self.description.rungs[level - 1].up(h, self.parameters.get(f"rungs.{level}.weight"))
 
     def way_down(self, level: int, denoised: Array) -> Array:
-        return denoised @ self.parameters[f"rungs.{level}.back.weight"].T
+        rung, below = self.description.rungs[level - 1], self.description.levels[level - 1]
+        return rung.down(denoised, self.parameters.get(f"rungs.{level}.back.weight"), below)
 
     def normalise(self, raw: Array, noise: Array, statistics: tuple[Array, Array] | None) -> tuple[Array, Array, Array]:
         """z, and the mean and deviation that made it. Noise comes after them."""
         mean, deviation = statistics or batch_statistics(raw)
-        return (raw - mean) / deviation + noise, mean, deviation
+        return standardised(raw, mean, deviation) + noise, mean, deviation
 
     def scale(self, level: int, z: Array) -> Array:
-        activation = self.description.activation(level)
-        beta = self.parameters[f"rungs.{level}.beta"] if activation in WITH_BETA else 0
-        gamma = self.parameters[f"rungs.{level}.gamma"] if activation in WITH_GAMMA else 1
-        return gamma * (z + beta)
+        if self.description.activation(level) in WITH_BETA:
+            z = z + per_unit(self.parameters[f"rungs.{level}.beta"], z)
+        if self.description.has_gamma(level):
+            z = z * per_unit(self.parameters[f"rungs.{level}.gamma"], z)
+        return z
 
     def activate(self, level: int, scores: Array) -> Array:
         return ACTIVATIONS[self.description.activation(level)](scores)
@@ -240,11 +273,11 @@ class Oracle:
 
     def denoise(self, level: int, z: Array, u: Array) -> Array:
         function, names = DENOISERS[self.description.denoiser]
-        return function(z, u, **{name: self.parameters[f"rungs.{level}.denoiser.{name}"] for name in names})
+        return function(z, u, **{n: per_unit(self.parameters[f"rungs.{level}.denoiser.{n}"], z) for n in names})
 
     def standardise(self, denoised: Array, clean: Level) -> Array:
         """ẑ as the cost sees it. (The input level has mean 0 and deviation 1: it stays as it is.)"""
-        return (denoised - clean.mean) / clean.deviation
+        return standardised(denoised, clean.mean, clean.deviation)
 
     def send_down(self, denoised: Array, clean: Level) -> Array:  # noqa: ARG002
         return denoised
@@ -280,20 +313,20 @@ def random_parameters(description: Description, rng: np.random.Generator) -> Par
         if name.endswith("gamma"):
             return rng.uniform(0.6, 1.6, shape)
         if name.endswith("weight"):
-            return rng.normal(size=shape) / math.sqrt(shape[1])
+            return rng.normal(size=shape) / math.sqrt(np.prod(shape[1:]))
         return rng.normal(scale=0.6, size=shape)
 
     return {name: single(draw(name, shape)) for name, shape in description.shapes().items()}
 
 
 def random_batch(description: Description, rng: np.random.Generator, unlabelled: int = 11, labelled: int = 7) -> Batch:
-    inputs, outputs = description.units[0], description.units[-1]
-    rows = single(rng.normal(0.4, 1.3, (labelled + unlabelled, inputs)))
+    levels = description.levels
+    rows = single(rng.normal(0.4, 1.3, (labelled + unlabelled, *levels[0])))
     if description.task == "classification":
-        targets = rng.integers(outputs, size=labelled)
+        targets = rng.integers(levels[-1][0], size=labelled)
     else:
-        targets = single(rng.normal(1.0, 2.0, (labelled, outputs)))
-    noise = [single(rng.normal(size=(labelled + unlabelled, units))) for units in description.units]
+        targets = single(rng.normal(1.0, 2.0, (labelled, *levels[-1])))
+    noise = [single(rng.normal(size=(labelled + unlabelled, *shape))) for shape in levels]
     return Batch(rows[labelled:], rows[:labelled], targets, noise)
 
 

@@ -1,5 +1,4 @@
-"""The rungs: as values that say what is wanted, as modules that hold all that belongs to a level, and from one to the
-other."""
+"""All rungs in one place, as values that say what is wanted and as modules, and what makes a module of a value."""
 
 from collections.abc import Callable
 from typing import Any

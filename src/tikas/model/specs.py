@@ -1,48 +1,46 @@
-"""The rungs as values: what is wanted, the shape of level that it makes, and its text in a recipe. No torch here."""
+"""The rungs as values: what is wanted, and the shape of level that it makes on top of another. No torch here."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import MISSING, dataclass, fields, replace
 from numbers import Integral
-from typing import Any, ClassVar, Self, get_args
+from typing import ClassVar, Self, get_args
 
 from tikas.model.names import ActivationName, Padding, Rounding
 
 Shape = tuple[int, ...]
 
+COUNTS = {
+    "features": "the number of units",
+    "kernel": "the side of the kernel",
+    "size": "the side of the window",
+    "stride": "the stride",
+}
+CHOICES: dict[str, tuple[str, ...]] = {
+    "padding": get_args(Padding),
+    "activation": get_args(ActivationName),
+    "rounding": get_args(Rounding),
+}
+
 
 @dataclass(frozen=True)
 class RungSpec:
-    """What the kinds of rungs have in common: checks, and a text for each that `from_text` reads back."""
+    """What the kinds of rungs have in common: checks, and a text that `tikas.model.texts.from_text` reads back."""
 
     kind: ClassVar[str]
-    choices: ClassVar[dict[str, tuple[str, ...]]] = {
-        "padding": get_args(Padding),
-        "activation": get_args(ActivationName),
-        "rounding": get_args(Rounding),
-    }
 
     def __post_init__(self) -> None:
-        for name, what in (
-            ("features", "units"),
-            ("kernel", "positions along its side"),
-            ("size", "positions along its side"),
-            ("stride", "positions from one window to the next"),
-        ):
-            value = getattr(self, name, None)
-            if name in _required(self) or value is not None:
+        first, *_ = names = [field.name for field in fields(self)]
+        for name in names:
+            value = getattr(self, name)
+            shown = repr(value) if name == first else f"{name}={value!r}"
+            if name in COUNTS and (value is not None or name in required(self)):
                 if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
-                    shown = repr(value) if name in ("features", "size") else f"..., {name}={value!r}"
-                    raise ValueError(
-                        f"{type(self).__name__}({shown}): the number of {what} must be a positive whole number."
-                    )
+                    raise ValueError(f"{type(self).__name__}({shown}): {COUNTS[name]} must be a positive whole number.")
                 object.__setattr__(self, name, int(value))
-        for name, choices in self.choices.items():
-            value = getattr(self, name, None)
-            if value is not None and value not in choices:
-                shown = ", ".join(str(getattr(self, required)) for required in _required(self))
-                raise ValueError(
-                    f"{type(self).__name__}({shown}, {name}={value!r}): choose one of {', '.join(map(repr, choices))}."
-                )
+            if name in CHOICES and value is not None and value not in CHOICES[name]:
+                numbers = "".join(f"{getattr(self, number)}, " for number in required(self))
+                choices = ", ".join(map(repr, CHOICES[name]))
+                raise ValueError(f"{type(self).__name__}({numbers}{shown}): choose one of {choices}.")
 
     def shape(self, below: Shape) -> Shape:
         """The shape of the level that this rung makes on top of one of shape `below`."""
@@ -83,7 +81,8 @@ class RungSpec:
         return channels, height, width
 
 
-def _required(spec: RungSpec | type[RungSpec]) -> list[str]:
+def required(spec: RungSpec | type[RungSpec]) -> list[str]:
+    """The names of those settings that have no default."""
     return [field.name for field in fields(spec) if field.default is MISSING]
 
 
@@ -266,52 +265,6 @@ class GlobalMeanPool(RungSpec):
 
     def shape(self, below: Shape) -> Shape:
         return self._maps(below)[:1]
-
-
-KINDS: dict[str, type[RungSpec]] = {spec.kind: spec for spec in (Dense, Conv, MaxPool, MeanPool, GlobalMeanPool)}
-OPTIONS: dict[str, tuple[str, Any]] = {
-    **{word: (name, word) for name, words in RungSpec.choices.items() for word in words},
-    "unscaled": ("scale", False),
-}
-
-
-def from_text(text: str) -> RungSpec:
-    """The rung that a text describes: its kind, its numbers, then options in any order.
-
-    Raises
-    ------
-    ValueError
-        Where the text describes none.
-
-    Examples
-    --------
-    >>> from_text("conv 64 3 same stride=2")
-    Conv(features=64, kernel=3, padding='same', stride=2, activation=None)
-    """
-    kind, *words = text.split() or [""]
-    if kind not in KINDS:
-        raise ValueError(f"{text!r} is no rung; a rung starts with one of {', '.join(map(repr, KINDS))}.")
-    spec = KINDS[kind]
-    required = _required(spec)
-    numbers = [int(word) for word in words if word.isdecimal()]
-    if len(numbers) != len(required):
-        wanted = " ".join([kind, *(name.upper() for name in required)])
-        raise ValueError(f"{text!r} has {len(numbers)} numbers; expected {wanted!r}, and options after it.")
-    options = dict(_option(word, text) for word in words if not word.isdecimal())
-    unknown = options.keys() - {field.name for field in fields(spec)}
-    if unknown:
-        raise ValueError(f"{text!r}: a {kind!r} rung has no {' and no '.join(sorted(unknown))}.")
-    return spec(*numbers, **options)
-
-
-def _option(word: str, text: str) -> tuple[str, Any]:
-    if word in OPTIONS:
-        return OPTIONS[word]
-    name, _, value = word.partition("=")
-    if name == "stride" and value.isdecimal():
-        return name, int(value)
-    known = ", ".join(["stride=2", *OPTIONS])
-    raise ValueError(f"{text!r}: {word!r} is no option of a rung; there are {known}.")
 
 
 def shapes_of(input_shape: Sequence[int], rungs: Iterable[RungSpec]) -> list[Shape]:

@@ -9,7 +9,8 @@ from operator import index
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 from tikas.model.names import ActivationName, DenoiserName, Task
-from tikas.model.specs import Dense, GlobalMeanPool, RungSpec, from_text
+from tikas.model.specs import Dense, GlobalMeanPool, RungSpec
+from tikas.model.texts import from_text
 from tikas.model.zoo import ZOO
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class Recipe:
     """
 
     data: str = "mnist"
-    """Where the rows come from: digits, mnist, fashion-mnist, or a name of your own for arrays."""
+    """Where the rows come from: digits, mnist, fashion-mnist, cifar10, the path of a table, or a name for arrays."""
     labels: int | Literal["all"] = 100
     """How many labels are used, balanced over the classes, or all that there are."""
     validation: int = 0
