@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +19,10 @@ from tikas.data.preprocess import check_scale, warn_of_few_rows
 from tikas.data.splits import split
 from tikas.data.streams import Examples
 from tikas.estimators import LadderClassifier
+from tikas.model.ladder import Ladder
 from tikas.saving import Fitted
-from tikas.training.fit import Progress, Trained, error_of, fit
+from tikas.training.fit import Build, Progress, Trained, error_of, fit
+from tikas.training.fleet import build_ladder
 from tikas.training.recipe import Recipe
 
 
@@ -79,6 +82,7 @@ def run(
     *,
     device: str | None = None,
     on_epoch: Callable[[Progress], None] | None = None,
+    build: Build = build_ladder,
 ) -> Run:
     """Train one member for every seed, which also decides which rows are labelled, and measure each on the test rows.
 
@@ -96,14 +100,36 @@ def run(
     splits = [split(rows.train_y, labels, validation=recipe.validation, seed=seed) for seed in seeds]
     warn_of_few_rows(len(splits[0].unlabeled), recipe.batch_size)
     examples = Examples(torch.from_numpy(rows.train_x), torch.from_numpy(rows.train_y), len(rows.classes))
-    trained = fit(examples, splits, recipe, seeds, device=device, on_epoch=on_epoch)
-    test = torch.from_numpy(rows.test_x), torch.from_numpy(rows.test_y)
+    trained = fit(examples, splits, recipe, seeds, device=device, on_epoch=on_epoch, build=build)
     errors, labeled_errors = [], []
     if len(rows.test_y):
-        errors = [error_of(ladder, *test) for ladder in trained.ladders]
         for ladder, chosen in zip(trained.ladders, splits, strict=True):
-            as_authors = deepcopy(ladder).calibrate(examples.rows[torch.from_numpy(chosen.labeled)])
-            labeled_errors.append(error_of(as_authors, *test))
+            labeled = examples.rows[torch.from_numpy(chosen.labeled)] if recipe.labels != "all" else None
+            error, labeled_error = _test_errors(ladder, rows, labeled, device)
+            errors.append(error)
+            labeled_errors.append(labeled_error)
     fitted = Fitted.from_trained(trained, recipe, seeds, columns=rows.columns, classes=rows.classes)
     classifier = LadderClassifier.from_fitted(fitted)
     return Run(classifier, trained, errors, labeled_errors, time.perf_counter() - started)
+
+
+def _test_errors(ladder: Ladder, rows: Rows, labeled: torch.Tensor | None, device: str | None) -> tuple[float, float]:
+    """The error as calibrated, and with statistics of the labelled rows alone (None: all are), where it trained."""
+    place = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    measured = deepcopy(ladder).to(place)
+    test = torch.from_numpy(rows.test_x).to(place), torch.from_numpy(rows.test_y).to(place)
+    with _full_precision():
+        error = error_of(measured, *test)
+        return error, error if labeled is None else error_of(measured.calibrate(labeled.to(place)), *test)
+
+
+@contextmanager
+def _full_precision() -> Iterator[None]:
+    """Products in whole single precision on a GPU too, whatever training made do with."""
+    precision = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+            yield
+    finally:
+        torch.set_float32_matmul_precision(precision)

@@ -16,6 +16,8 @@ from tikas.training.fleet import Fleet, build_ladder
 from tikas.training.recipe import Recipe
 
 History = list[dict[str, Any]]
+Build = Callable[[Recipe, Sequence[int], int, int | None], Ladder]
+"""Makes a member of a recipe, the shape of a row, the number of outputs and a seed, as `build_ladder` does."""
 
 
 class Progress(NamedTuple):
@@ -58,6 +60,7 @@ def fit(
     start: Sequence[Ladder] | None = None,
     device: str | torch.device | None = None,
     on_epoch: Callable[[Progress], None] | None = None,
+    build: Build = build_ladder,
 ) -> Trained:
     """Train one ladder for every seed.
 
@@ -77,6 +80,8 @@ def fit(
         Where to train; by default on a GPU if there is one.
     on_epoch
         Called after every epoch.
+    build
+        Makes the members; by default the ladders that the recipe describes.
 
     Raises
     ------
@@ -97,7 +102,7 @@ def fit(
     device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     examples = examples.to(device)
     shape = tuple(examples.rows.shape[1:])
-    ladders = [build_ladder(recipe, shape, examples.outputs, seed) for seed in seeds]
+    ladders = [build(recipe, shape, examples.outputs, seed) for seed in seeds]
     if start is not None:
         _take_over(ladders, start)
     streams = Streams(
