@@ -159,6 +159,19 @@ def test_the_committed_records_count_for_their_cells() -> None:
     assert len(ledger.members(recipe_key(Recipe(costs=(0.5,))))) >= 10
 
 
+def test_an_autoencoder_is_trained_by_the_same_engine_and_filed_apart_from_the_ladder(tmp_path: Path) -> None:
+    recipe = replace(QUICK, network=(16, 8), costs=(100, 0), epochs=10)
+    cells = [Cell("appendix/rung2/50", recipe, seeds=2, attached=2), Cell("table0/bottom/50", recipe, seeds=1)]
+    out = tmp_path / "paper.jsonl"
+    assert reproduce(cells, Ledger(), out, digits).failures == ()
+    first, second, ladder = read_lines(out)
+    assert (first["attached"], second["attached"], "attached" in ladder) == (2, 2, False)
+    assert first["costs"]["denoising"][0] < 0.065  # the mean digit would leave 0.073
+    assert first["costs"]["denoising"][1:] == [0, 0, 0]
+    assert first["test_error"] < 60
+    assert sorted(Ledger.read(out).members(key_of(cells[1]))) == [0]
+
+
 def test_a_shortened_run_does_not_count_as_the_cell() -> None:
     short = shortened(CELL, epochs=1)
     assert key_of(short) != key_of(CELL)

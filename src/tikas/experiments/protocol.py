@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from tikas.data.splits import split
+from tikas.experiments.appendix import build_for
 from tikas.experiments.run import Rows, Run, run
 from tikas.training.fit import Progress, error_of
 from tikas.training.recipe import Recipe
@@ -106,7 +107,7 @@ def try_setting(
     """
     recipe = setting.recipe
     untested = Rows(rows.x, rows.y, rows.classes, rows.x[:0], rows.y[:0])
-    outcome = run(recipe, seeds, untested, device=device, on_epoch=on_epoch)
+    outcome = run(recipe, seeds, untested, device=device, on_epoch=on_epoch, build=build_for(setting.attached))
     labels = None if recipe.labels == "all" else recipe.labels
     errors = []
     for seed, ladder in zip(seeds, outcome.trained.ladders, strict=True):

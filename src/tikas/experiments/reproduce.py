@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from tikas.experiments.appendix import build_for
 from tikas.experiments.cells import Cell
 from tikas.experiments.ledger import Key, Ledger, add, recipe_key, rival_key
 from tikas.experiments.paper import TABLES
@@ -148,7 +149,8 @@ def _measure(
         for record, error in zip(_records(trial.run, task, seeds, device), trial.validation_errors, strict=True):
             yield {**record, "validation_error": error}
     else:
-        outcome = run(task.recipe, seeds, rows, device=device, on_epoch=on_epoch)
+        build = build_for(task.attached)
+        outcome = run(task.recipe, seeds, rows, device=device, on_epoch=on_epoch, build=build)
         yield from _records(outcome, task, seeds, device)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from tikas.experiments.paper import BASELINE, CIFAR, SMALL_BASELINE
+from tikas.experiments.paper import AUTOENCODER, BASELINE, CIFAR, SMALL_BASELINE
 from tikas.experiments.protocol import HELD_OUT, Setting
 from tikas.training.recipe import Recipe
 
@@ -29,10 +29,18 @@ FULL = (
 )
 
 
-def study(name: str, points: Mapping[object, Recipe], seeds: int = 10) -> tuple[Setting, ...]:
-    """The settings of a study, each named by what it varies."""
+def study(
+    name: str, points: Mapping[object, Recipe], seeds: int = 10, attached: int | None = None
+) -> tuple[Setting, ...]:
+    """The settings of a study, each named by what it varies.
+
+    Examples
+    --------
+    >>> [setting.name for setting in study("noise/100", {0.2: Recipe(noise=0.2), 0.3: Recipe()})]
+    ['study/noise/100/0.2', 'study/noise/100/0.3']
+    """
     return tuple(
-        Setting(f"study/{name}/{point}", replace(recipe, validation=HELD_OUT), seeds)
+        Setting(f"study/{name}/{point}", replace(recipe, validation=HELD_OUT), seeds, attached)
         for point, recipe in points.items()
     )
 
@@ -45,6 +53,7 @@ def _rung_noise(recipe: Recipe, noises: tuple[float, ...]) -> dict[object, Recip
     return {noise: replace(recipe, noise=(0.3, noise)) for noise in noises}
 
 
+RECONSTRUCTION = tuple((weight, 0) for weight in (10, 100, 1000, 10_000))
 ONE_TOP = tuple((weight,) for weight in TOP)
 ONE_BOTTOM = tuple((weight, 0) for weight in BOTTOM)
 FULL_100, FULL_1000, FULL_ALL = Recipe(), Recipe(labels=1000), Recipe(labels="all")
@@ -70,5 +79,9 @@ STUDIES = (
     *study("conv-small-full/100", _costs(Recipe(network=("conv_small",)), FULL)),
     *study("conv-fc/100", _costs(Recipe(network=("conv_fc",)), FULL)),
     *study("conv-large-gamma/4000", _costs(replace(CIFAR, epochs=70, annealed=0.14), ONE_TOP), seeds=4),
+    *study("autoencoder1/100", _costs(AUTOENCODER, RECONSTRUCTION), 3, attached=1),
+    *study("autoencoder2/100", _costs(AUTOENCODER, RECONSTRUCTION), 3, attached=2),
+    *study("autoencoder3/100", _costs(AUTOENCODER, RECONSTRUCTION), 3, attached=3),
+    *study("autoencoder4/100", _costs(AUTOENCODER, RECONSTRUCTION), 3, attached=4),
+    *study("autoencoder5/100", _costs(AUTOENCODER, RECONSTRUCTION), 3, attached=5),
 )
-"""Not among them: the autoencoder's weight, whose network is no recipe of its own."""
