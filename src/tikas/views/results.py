@@ -153,7 +153,7 @@ def _probability(p: float) -> str:
 
 
 def _seconds(seconds: float) -> str:
-    return f"{seconds:.1f}" if seconds < 100 else f"{seconds:.0f}"
+    return f"{seconds:.2g}" if seconds < 1 else f"{seconds:.1f}" if seconds < 100 else f"{seconds:.0f}"
 
 
 def _curve_section(ledger: Ledger) -> str:
