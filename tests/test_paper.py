@@ -6,7 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
+from tikas.experiments.appendix import build_for
 from tikas.experiments.cells import Cell, Quotation, Row, Table
 from tikas.experiments.paper import TABLE_1, TABLE_2, TABLE_3, TABLE_4, TABLES
 from tikas.experiments.reproduce import CELLS, TASKS
@@ -136,3 +138,19 @@ def test_figures_agree_with_the_source_of_the_paper_where_it_is_at_hand() -> Non
         for cell in table.cells:
             if cell.published is not None:
                 assert re.search(rf"\b{cell.published.mean:.2f}\b", text), cell.name
+
+
+def test_every_network_can_be_built_for_the_rows_of_its_data() -> None:
+    shapes = {"mnist": (1, 28, 28), "cifar10": (3, 32, 32)}
+    kinds = {
+        (task.recipe.network, task.recipe.denoiser, task.attached, tuple(map(bool, task.recipe.costs))): task
+        for task in (*CELLS, *STUDIES)
+    }
+    for recipe, attached in ((task.recipe, task.attached) for task in kinds.values()):
+        images = isinstance(recipe.network[0], str)
+        shape = shapes[recipe.data] if images else (784,)
+        with torch.device("meta"):
+            built = build_for(attached)(recipe, shape, 10, None)
+        assert built.shapes[0] == shape
+        assert built.shapes[-1] == (10,)
+        assert len(built.shapes) == recipe.levels

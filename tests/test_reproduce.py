@@ -5,12 +5,14 @@ import warnings
 from contextlib import nullcontext
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
 
 from tikas.experiments.cells import Cell
 from tikas.experiments.ledger import DamagedRecordWarning, Ledger, add, read_lines, recipe_key
+from tikas.experiments.preparing import rows_for
 from tikas.experiments.protocol import Setting, TrainingRows, choose, training_rows, try_setting
 from tikas.experiments.reproduce import Task, key_of, reproduce, shortened
 from tikas.experiments.rivals import METHODS, RIVALS, Rival, measure_rival
@@ -170,6 +172,22 @@ def test_an_autoencoder_is_trained_by_the_same_engine_and_filed_apart_from_the_l
     assert first["costs"]["denoising"][1:] == [0, 0, 0]
     assert first["test_error"] < 60
     assert sorted(Ledger.read(out).members(key_of(cells[1]))) == [0]
+
+
+@pytest.mark.parametrize("preprocess", ["none", "whiten"])
+def test_convolutional_cells_get_images_and_whitening_is_fitted_on_training_images(
+    tmp_path: Path, preprocess: Literal["none", "whiten"]
+) -> None:
+    recipe = replace(QUICK, network=("conv 4 3", "max 2", "conv 10 1", "global"), preprocess=preprocess, epochs=1)
+    cell = Cell("table0/conv/50", recipe, seeds=2)
+    outcome = reproduce([cell], Ledger(), tmp_path / "paper.jsonl", lambda _: rows_for(recipe))
+    assert outcome.failures == ()
+    assert outcome.measured == 2
+    rows = rows_for(recipe)
+    assert rows.train_x.shape == (1297, 1, 8, 8)
+    if preprocess == "whiten":
+        assert np.abs(rows.train_x.mean(0)).max() < 1e-3
+        assert np.abs(rows.test_x.mean(0)).max() > 1e-2
 
 
 def test_a_shortened_run_does_not_count_as_the_cell() -> None:
