@@ -1,14 +1,17 @@
 """A recipe is the paper's unless told otherwise, has one name, says what is wrong with it, and anneals to zero."""
 
+import re
 import subprocess
 import sys
 from dataclasses import FrozenInstanceError, fields, replace
 
 import numpy as np
 import pytest
+import tyro
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tikas import Conv, Dense, GlobalMeanPool, MaxPool
 from tikas.training.recipe import DIGITS, Recipe
 
 # Every field, each with a value that is not its default.
@@ -99,8 +102,10 @@ def test_the_name_is_the_same_in_another_process():
 
 
 def test_the_default_recipe_has_the_name_it_always_had():
-    """Records are filed under names: a field that is added, dropped or changed makes a new one, knowingly."""
+    """Records are filed under names: a field that is dropped or changed makes a new one, knowingly; one that is added
+    counts where it is not at its default."""
     assert Recipe().name == "7c1d46545ce8"
+    assert Recipe(preprocess="whiten").name != Recipe().name
 
 
 def test_equal_recipes_have_equal_names():
@@ -148,6 +153,99 @@ def test_a_recipe_without_denoising_differs_in_its_costs_alone():
 
 def test_a_network_without_hidden_rungs_is_possible():
     assert Recipe(network=(), costs=(1.0, 0.1)).levels_of_costs() == (1.0, 0.1)
+
+
+# Networks: units, texts of rungs, rungs, or a name.
+
+
+def test_every_way_to_say_a_network_comes_to_one_form():
+    ways = [
+        ("conv 8 3 same", "max 2", "dense 20", 10),
+        ["conv 8 3 same stride=1", " max  2 stride=2", 20, "dense 10"],
+        [Conv(8, 3, padding="same"), MaxPool(2), Dense(20), Dense(10)],
+        (Conv(8, 3, padding="same"), "max 2", 20, np.int64(10), "top"),
+    ]
+    recipes = [Recipe(network=way) for way in ways]
+    assert {recipe.network for recipe in recipes} == {("conv 8 3 same", "max 2", 20, 10)}
+    assert len({recipe.name for recipe in recipes}) == len(set(recipes)) == 1
+    assert Recipe.from_json(recipes[0].to_json()) == recipes[0]
+
+
+@pytest.mark.parametrize("rung", ["conv_small", "conv 8 3", Conv(8, 3), 20], ids=str)
+def test_a_network_of_one_may_be_said_alone(rung):
+    alone, among = (Recipe(network=network, costs=1.0) for network in (rung, [rung]))
+    assert alone == among
+    assert len(alone.network) == 1
+
+
+@pytest.mark.parametrize(
+    ("network", "top"),
+    [
+        ((20,), Dense(10)),
+        ((), Dense(10)),
+        (("conv 10 1", "global"), GlobalMeanPool()),
+        (("conv 10 1", "global unscaled"), GlobalMeanPool(scale=False)),
+        (("conv 12 1", "global", "top"), Dense(10)),
+        (("conv 12 1", "global", 20), Dense(10)),
+        (("conv 10 3", "max 2"), Dense(10)),
+        ("conv_small", Dense(10)),
+        ("conv_large", GlobalMeanPool(scale=False)),
+    ],
+    ids=str,
+)
+def test_the_top_is_dense_unless_the_network_ends_in_global(network, top):
+    recipe = Recipe(network=network, costs=1.0)
+    rungs = recipe.rungs(outputs=10)
+    assert rungs[-1] == top
+    assert recipe.levels == 1 + len(rungs)
+
+
+def test_hidden_rungs_have_the_recipes_activation_unless_they_say_their_own():
+    recipe = Recipe(
+        network=(30, "dense 20 gelu", "conv 8 3", Conv(8, 3), Conv(4, 1, activation="relu")), activation="tanh"
+    )
+    assert [rung.activation for rung in recipe.rungs(10)[:-1]] == ["tanh", "gelu", "tanh", "tanh", "relu"]
+
+
+@pytest.mark.parametrize(
+    ("network", "reason"),
+    [
+        ((10, 0), "Dense(0): the number of units must be a positive whole number."),
+        ((10, 2.5), "Dense(2.5): the number of units"),
+        (2.5, "Dense(2.5): the number of units"),
+        ((True,), "Dense(True): the number of units"),
+        (None, "Dense(None): the number of units"),
+        ("100", "'100' is no rung"),
+        (("conv_small", 10), "'conv_small' is no rung"),
+        ("conv_pool_cnn_c", "'conv_pool_cnn_c' is no rung"),
+        (("conv 32", "max 2"), "'conv 32' has 1 numbers; expected 'conv FEATURES KERNEL'"),
+        (("top", 10), "'top' stands at the end."),
+    ],
+    ids=str,
+)
+def test_what_is_no_network_is_refused_with_what_would_be_and_why(network, reason):
+    expected = "expected numbers of units, rungs such as 'conv 32 5 full' and 'max 2', or the name of one network, "
+    with pytest.raises(ValueError, match=re.escape(f"network={network!r}: {expected}mlp, conv_fc")) as caught:
+        Recipe(network=network)
+    assert reason in str(caught.value)
+
+
+def test_a_record_from_before_there_were_texts_still_reads():
+    old = '{"network": [1000, 500], "costs": [1000.0, 10.0, 0.1], "epochs": 10}'
+    assert Recipe.from_json(old) == Recipe(network=(1000, 500), epochs=10)
+
+
+@pytest.mark.parametrize(
+    ("words", "network"),
+    [
+        (["1000", "500"], (1000, 500)),
+        (["conv_small"], ("conv_small",)),
+        (["conv 8 3", "max 2", "global", "top"], ("conv 8 3", "max 2", "global", "top")),
+    ],
+    ids=str,
+)
+def test_the_command_line_takes_every_network(words, network):
+    assert tyro.cli(Recipe, args=["--network", *words, "--costs", "1"]).network == network
 
 
 # What is wrong is said: the field, the value, what was expected.

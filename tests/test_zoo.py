@@ -1,0 +1,108 @@
+"""The paper's networks: their rungs, their map sizes, their settings."""
+
+import pytest
+import torch
+from torch import nn
+
+from tikas import Ladder
+from tikas.model.specs import shapes_of
+from tikas.model.zoo import ZOO, conv_pool_cnn_c
+from tikas.training.fleet import build_ladder
+from tikas.training.recipe import Recipe
+
+IMAGES = {"mlp": (784,), "conv_fc": (1, 28, 28), "conv_small": (1, 28, 28), "conv_large": (3, 32, 32)}
+
+# NOTES.md, section 1: channels and sides, rung by rung.
+LEVELS = {
+    "mlp": [(784,), (1000,), (500,), (250,), (250,), (250,), (10,)],
+    "conv_fc": [(1, 28), (1000, 3), (500, 3), (250, 3), (250, 3), (250, 3), (10, 3), (10,)],
+    "conv_small": [(1, 28), (32, 32), (32, 16), (64, 14), (64, 16), (64, 8), (128, 6), (10, 6), (10,), (10,)],
+    "conv_large": [
+        (3, 32), (96, 30), (96, 32), (96, 34), (96, 17), (192, 15), (192, 17), (192, 15), (192, 8), (192, 6),
+        (192, 6), (10, 6), (10,),
+    ],
+}  # fmt: skip
+
+
+def square(level: tuple[int, ...]) -> tuple[int, ...]:
+    """Channels and side of square maps, or the units of a dense level."""
+    assert len(level) == 1 or level[1] == level[2]
+    return level[:2]
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_every_level_is_as_large_as_in_the_paper(name):
+    assert [square(level) for level in shapes_of(IMAGES[name], ZOO[name](10))] == LEVELS[name]
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_a_recipe_names_a_network_and_the_ladder_of_it_is_built(name):
+    recipe = Recipe(network=name, costs=1.0)
+    with torch.device("meta"):
+        ladder = build_ladder(recipe, IMAGES[name], 10, seed=None)
+    assert [square(level) for level in ladder.shapes] == LEVELS[name]
+    assert recipe.levels == len(LEVELS[name])
+    assert recipe.levels_of_costs() == (0.0,) * (len(LEVELS[name]) - 1) + (1.0,)
+
+
+@pytest.mark.parametrize("name", ["conv_fc", "conv_small", "conv_large"])
+def test_the_full_ladder_goes_down_to_the_image_on_every_network(name):
+    with torch.device("meta"):
+        ladder = Ladder(IMAGES[name], ZOO[name](10), costs=None)
+        rows = torch.empty(4, *IMAGES[name])
+        costs = ladder.costs(rows, rows, torch.zeros(4, dtype=torch.int64))
+        costs.total.backward()
+        assert [tuple(level.shape[1:]) for level in ladder.denoise(rows)] == ladder.shapes
+    assert costs.denoising.shape == (len(LEVELS[name]),)
+
+
+def test_conv_large_is_leaky_and_has_no_scale_on_top():
+    ladder = Ladder(IMAGES["conv_large"], ZOO["conv_large"](10), costs=0)
+    slopes = [-rung.activation.function(torch.tensor(-1.0)).item() for rung in ladder.rungs[1:-1]]
+    assert slopes == pytest.approx([0.1] * 3 + [1] + [0.1] * 3 + [1] + [0.1] * 3)  # pooling is linear
+    assert ladder.rungs[-1].gamma is None
+    assert ladder.rungs[-1].beta is not None
+
+
+def test_conv_small_has_scale_and_bias_on_top():
+    top = Ladder(IMAGES["conv_small"], ZOO["conv_small"](10), costs=0).rungs[-1]
+    assert top.gamma is not None
+    assert top.beta is not None
+
+
+def test_the_recipes_activation_holds_where_a_network_says_none():
+    small, large = (
+        Recipe(network=name, activation="tanh", costs=1.0).rungs(10) for name in ("conv_small", "conv_large")
+    )
+    assert {rung.activation for rung in small[:-1] if hasattr(rung, "activation")} == {"tanh"}
+    assert {rung.activation for rung in large if hasattr(rung, "activation")} == {"leaky_relu"}
+
+
+def test_conv_pool_cnn_c_is_the_supervised_original():
+    network = conv_pool_cnn_c()
+    layers = list(network)
+    assert not any(isinstance(layer, nn.BatchNorm2d) for layer in layers)
+    assert [layer.p for layer in layers if isinstance(layer, nn.Dropout)] == [0.2, 0.5, 0.5]
+    pools = [layer for layer in layers if isinstance(layer, nn.MaxPool2d)]
+    assert [(pool.kernel_size, pool.stride) for pool in pools] == [(3, 2), (3, 2)]
+    sizes, x = [], torch.rand(2, 3, 32, 32)
+    for layer in network.eval():
+        x = layer(x)
+        if isinstance(layer, nn.Conv2d | nn.MaxPool2d):
+            sizes.append(tuple(x.shape[1:3]))
+    assert sizes == [
+        (96, 32), (96, 32), (96, 32), (96, 16), (192, 16), (192, 16), (192, 16), (192, 8), (192, 6), (192, 6), (10, 6),
+    ]  # fmt: skip
+    assert x.shape == (2, 10)
+    assert conv_pool_cnn_c(outputs=7, channels=1).eval()(torch.rand(2, 1, 32, 32)).shape == (2, 7)
+
+
+def test_conv_pool_cnn_c_starts_with_signals_of_one_scale_from_layer_to_layer():
+    torch.manual_seed(0)
+    x, deviations = torch.randn(4, 3, 32, 32), []
+    for layer in conv_pool_cnn_c().eval():
+        x = layer(x)
+        if isinstance(layer, nn.Conv2d):
+            deviations.append(x.std().item())
+    assert min(deviations) > 0.5
+    assert max(deviations) < 5
