@@ -89,6 +89,17 @@ def test_quotations_are_marked_and_never_in_the_place_of_a_measurement() -> None
     assert "| *DGN* (quoted: Kingma et al. 2014) | *3.33 ± 0.14* | *2.40 ± 0.02* | *0.96* |" in page
 
 
+def test_the_order_of_the_denoising_functions_is_told_once_all_are_measured() -> None:
+    means = {"g": 0.9, "g1": 1.0, "g2": 1.7, "g3": 1.3, "g4": 1.6}
+    cells = {name: CELL[f"table4/{name}/1000"] for name in means}
+    lines = [record(cells[name], 0, mean) for name, mean in means.items()]
+    for line, cell in zip(lines, cells.values(), strict=True):
+        line["recipe"]["denoiser"] = cell.recipe.denoiser
+    told = "Order of the means at 1000 labels: paper g < g1 < g3 < g2 < g4; measured g < g1 < g3 < g4 < g2."
+    assert told in results_page(Ledger.of(lines))
+    assert "Order of the means" not in results_page(Ledger.of(lines[:-1]))
+
+
 def test_seconds_are_those_of_the_hardware_that_most_members_ran_on() -> None:
     found = reading(
         CELL["table1/full/100"],

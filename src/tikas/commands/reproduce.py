@@ -6,9 +6,9 @@ import sys
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from tyro.conf import Positional
+from tyro.conf import FlagCreatePairsOff, Positional, arg
 
 if TYPE_CHECKING:
     from tikas.experiments.ledger import Ledger
@@ -18,36 +18,47 @@ if TYPE_CHECKING:
 INTERRUPTED = 130
 FAILED = 1
 
+Flag = Annotated[FlagCreatePairsOff[bool], arg(help_behavior_hint="")]
+Number = Annotated[int | None, arg(metavar="N", help_behavior_hint="")]
+
 
 @dataclass(frozen=True)
 class Reproduce:
     """Measure what is missing of the paper's tables; members that have a record are not run again.
 
-    Examples: tikas reproduce table1/full/100 | tikas reproduce all --seeds 2 --epochs 3 | tikas reproduce --render
+    For example,
+
+    tikas reproduce --list
+
+    tikas reproduce table1/full/100
+
+    tikas reproduce all --seeds 2 --epochs 3
+
+    tikas reproduce --render
     """
 
-    names: Positional[tuple[str, ...]] = ()
+    names: Annotated[Positional[tuple[str, ...]], arg(metavar="NAMES", help_behavior_hint="")] = ()
     """Cells, rows or tables: table1, table1/full, table1/full/100, curve, rivals/100, study/gamma/100; all stands for
     everything but the studies."""
-    list: bool = False
+    list: Flag = False
     """Show every name, with how much of it is measured."""
-    render: bool = False
+    render: Flag = False
     """Make README.md and its pictures from the records; after measuring, if names are given too."""
-    seeds: int | None = None
-    """How many seeds of each; by default as many as each asks for."""
-    epochs: int | None = None
+    seeds: Number = None
+    """How many seeds of each. Without it, as many as each asks for."""
+    epochs: Number = None
     """Another number of epochs, to see that everything runs; such records go to smoke.jsonl and count for nothing."""
     most: int = 40
     """The largest fleet: more missing seeds than that train one fleet after another."""
-    results: Path = Path("results")
+    results: Annotated[Path, arg(metavar="FOLDER")] = Path("results")
     """The folder with the records; all its .jsonl files count."""
-    out: Path | None = None
-    """Where new records go; by default into paper.jsonl of that folder."""
-    data_dir: Path | None = None
-    """Where the files of a data set are; else TIKAS_DATA, else they are downloaded."""
-    device: str | None = None
-    """Where to train; by default on a GPU if there is one."""
-    quiet: bool = False
+    out: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
+    """Where new records go. Without it, into paper.jsonl of that folder."""
+    data_dir: Annotated[Path | None, arg(metavar="FOLDER", help_behavior_hint="")] = None
+    """Where the files of a data set are. Without it, where TIKAS_DATA says, or else they are downloaded."""
+    device: Annotated[str | None, arg(metavar="cpu|cuda", help_behavior_hint="")] = None
+    """Where to train. Without it, on a GPU if there is one."""
+    quiet: Flag = False
     """No progress bar."""
 
     def __post_init__(self) -> None:

@@ -9,7 +9,7 @@ from itertools import groupby
 from tikas.experiments.cells import Cell, Quotation, Row, Table
 from tikas.experiments.compare import LEVEL, Summary
 from tikas.experiments.ledger import Ledger
-from tikas.experiments.paper import TABLE_1, TABLES
+from tikas.experiments.paper import TABLE_1, TABLE_4, TABLES
 from tikas.experiments.protocol import Setting
 from tikas.experiments.readings import Judgement, Reading, chosen, in_words, judge, reading, reference
 from tikas.experiments.reproduce import CELLS
@@ -83,6 +83,8 @@ def _table_section(table: Table, ledger: Ledger) -> str:
         parts.append(f"![Errors of the seeds beside the paper's mean ± deviation]({table.name}.svg)")
     parts.append(_details(table.cells, ledger))
     notes = [table.note, *(f"`{cell.name}`: {cell.note}." for cell in table.cells if cell.note)]
+    if table is TABLE_4:
+        notes += [_order(table, column, ledger) for column in table.columns]
     return "\n\n".join([*parts, *(note for note in notes if note)])
 
 
@@ -102,6 +104,20 @@ def _layout_cell(cell: Cell | None, ledger: Ledger) -> str:
     measured = f"**{in_words(found.summary)}**" if found else MISSING
     compared = f", {judgement.verdict}" if judgement else ""
     return f"{measured}{compared}<br>{in_words(cell.published) if cell.published else 'no figure'}"
+
+
+def _order(table: Table, column: str, ledger: Ledger) -> str:
+    """The rows of a column from the lowest mean to the highest, as published and as measured, if all are measured."""
+    found = {cell: reading(cell, ledger) for cell in table.cells if cell.column == column}
+    measured = {cell: each.summary.mean for cell, each in found.items() if each is not None}
+    if len(measured) < len(found):
+        return ""
+    published = {cell: cell.published.mean for cell in found if cell.published is not None}
+    paper, ours = (
+        " < ".join(cell.name.split("/")[1] for cell in sorted(means, key=lambda cell: means[cell]))
+        for means in (published, measured)
+    )
+    return f"Order of the means at {column} labels: paper {paper}; measured {ours}."
 
 
 def _rivals_in_layout(columns: Sequence[str], ledger: Ledger) -> list[list[str]]:
