@@ -151,6 +151,14 @@ def test_records_about_something_else_are_left_out() -> None:
     assert not ledger.members(recipe_key(Recipe()))
 
 
+def test_a_record_counts_only_with_the_figure_that_its_recipe_is_judged_by() -> None:
+    study, final = SETTING.recipe, QUICK
+    for recipe, wrong, right in ((study, "test_error", "validation_error"), (final, "validation_error", "test_error")):
+        line = {"recipe": json.loads(recipe.to_json()), "seed": 0}
+        assert not Ledger.of([{**line, wrong: 1.0}]).members(recipe_key(recipe))
+        assert Ledger.of([{**line, right: 1.0}]).members(recipe_key(recipe))
+
+
 def test_a_decoder_on_another_rung_is_another_measurement() -> None:
     assert recipe_key(Recipe(), attached=1) != recipe_key(Recipe(), attached=2) != recipe_key(Recipe())
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,11 @@ def rival_key(method: str, settings: Mapping[str, Any], data: str, labels: int) 
     return ("rival", method, json.dumps(settings, sort_keys=True), data, labels)
 
 
-@dataclass(frozen=True)
+def figure_of(recipe: Recipe) -> str:
+    """What a recipe is judged by: the error on the rows that it holds out, or on the test rows if it holds out none."""
+    return "validation_error" if recipe.validation else "test_error"
+
+
 class Ledger:
     """Records by what was measured, then by seed; of two records of one member the first read counts.
 
@@ -44,7 +47,8 @@ class Ledger:
     [0, 1, 2, 4]
     """
 
-    _members: dict[Key, dict[int, Record]] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self._members: dict[Key, dict[int, Record]] = {}
 
     @classmethod
     def of(cls, records: Iterable[Record]) -> Ledger:
@@ -128,5 +132,7 @@ def _key_of(record: Record) -> Key | None:
     try:
         recipe = Recipe.from_json(json.dumps(record["recipe"]))
     except (TypeError, ValueError):  # of a version that knows other settings
+        return None
+    if figure_of(recipe) not in record:
         return None
     return recipe_key(recipe, record.get("attached"))

@@ -9,9 +9,10 @@ from statistics import mean
 
 from tikas.experiments.cells import Cell, Published
 from tikas.experiments.compare import Summary, Verdict, p_value, verdict
-from tikas.experiments.ledger import Ledger, Record
+from tikas.experiments.ledger import Ledger, Record, figure_of
 from tikas.experiments.protocol import Setting, choose
 from tikas.experiments.reproduce import Task, key_of
+from tikas.experiments.rivals import Rival
 
 
 @dataclass(frozen=True)
@@ -64,8 +65,8 @@ def reading(task: Task, ledger: Ledger) -> Reading | None:
     >>> found.summary.mean, found.seconds
     (2.5, 30.0)
     """
-    figure = "validation_error" if isinstance(task, Setting) else "test_error"
-    records = {seed: record for seed, record in ledger.members(key_of(task)).items() if figure in record}
+    figure = "test_error" if isinstance(task, Rival) else figure_of(task.recipe)
+    records = ledger.members(key_of(task))
     if not records:
         return None
     hardware = Counter(record["hardware"] for record in records.values()).most_common(1)[0][0]
