@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
+import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -12,6 +13,7 @@ class _FarEnough(Exception):  # noqa: N818 - ends a pass, and is no error
     """What comes after the layer that is looked at need not be computed."""
 
 
+@torch.no_grad()
 def calibrate_batch_norms(network: nn.Module, chunks: Sequence[Tensor]) -> None:
     """Set the running statistics of every batch-normalisation layer from these rows, one layer after another.
 
@@ -21,7 +23,6 @@ def calibrate_batch_norms(network: nn.Module, chunks: Sequence[Tensor]) -> None:
 
     Examples
     --------
-    >>> import torch
     >>> network = nn.Sequential(nn.BatchNorm1d(1)).eval()
     >>> calibrate_batch_norms(network, [torch.tensor([[1.0], [2.0]]), torch.tensor([[6.0]])])
     >>> network[0].running_mean, network[0].running_var

@@ -132,6 +132,62 @@ class Ladder(nn.Module):
         self.register_buffer("calibrated", torch.tensor(False))
         self.reset(generator)
 
+    @classmethod
+    def from_sequential(
+        cls,
+        network: nn.Sequential,
+        input_shape: Sequence[int] | None = None,
+        *,
+        rows: Tensor | None = None,
+        noise: float | Sequence[float] = 0.3,
+        costs: float | Sequence[float] | None = None,
+        denoiser: DenoiserName = "gaussian",
+        task: Task = "classification",
+        generator: torch.Generator | None = None,
+    ) -> Self:
+        """A ladder whose encoder is a network that somebody already has, trained or not.
+
+        Parameters
+        ----------
+        network
+            Linear and Conv2d, each perhaps with BatchNorm and ReLU, LeakyReLU, Tanh or GELU, MaxPool2d, AvgPool2d,
+            AdaptiveAvgPool2d(1), Flatten and Identity, in `nn.Sequential`s within each other. Dropout is left out, and
+            said to be. Everything is copied.
+        input_shape
+            Shape of one row; where the network begins with Linear it follows from that.
+        rows
+            Training rows, where rungs that the network does not normalise are to have these rows' statistics.
+        noise, costs, denoiser, task, generator
+            As for `Ladder`; the generator draws the decoder's first weights.
+
+        Raises
+        ------
+        ValueError
+            Where a layer cannot become a rung; the message names it.
+
+        Notes
+        -----
+        In eval mode the ladder gives at once what the network gives: BatchNorm's running statistics are the calibrated
+        ones, its scale and bias become γ and β, or go into the next weights where a rung has none.
+
+        In training mode, and after `calibrate`, a ladder normalises at every rung, pooling ones too. Where the network
+        does not, the ladder then starts from the same weights, but its values have other scales. With `rows` it starts
+        from the network's function there too, but for a pooling rung below a convolution with padding: zeros around a
+        normalised map mean something else.
+
+        Examples
+        --------
+        >>> network = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 3)).eval()
+        >>> ladder = Ladder.from_sequential(network).eval()
+        >>> rows = torch.rand(8, 4)
+        >>> bool(torch.allclose(ladder(rows), network(rows), atol=1e-5))
+        True
+        """
+        from tikas.model.sequential import from_sequential  # which needs this module
+
+        settings = {"noise": noise, "costs": costs, "denoiser": denoiser, "task": task, "generator": generator}
+        return from_sequential(cls, network, input_shape, rows, **settings)
+
     def reset(self, generator: torch.Generator | None = None) -> None:
         """Draw the first weights again."""
         for rung in self.rungs:

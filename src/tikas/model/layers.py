@@ -1,0 +1,224 @@
+"""The layers of an `nn.Sequential`, sorted into what will be rungs."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from tikas.model.names import ActivationName, Padding, Rounding
+from tikas.model.specs import Conv, Dense, GlobalMeanPool, MaxPool, MeanPool, RungSpec
+
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
+DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.AlphaDropout, nn.FeatureAlphaDropout)
+WEIGHTED = (nn.Linear, nn.Conv2d)
+MONOTONE = ("relu", "leaky_relu", "tanh")
+
+OTHERWISE = "tikas.gamma(network, n_classes) works around any network."
+
+
+class CannotBeARungError(ValueError):
+    """A layer that no rung computes; the message names it."""
+
+    def __init__(self, name: str, layer: nn.Module, reason: str) -> None:
+        super().__init__(f"Layer {name}, {layer}, cannot become a rung: {reason} {OTHERWISE}")
+
+
+@dataclass(frozen=True)
+class Named:
+    """A layer and its name in the network."""
+
+    name: str
+    layer: nn.Module
+
+    def refused(self, reason: str) -> CannotBeARungError:
+        return CannotBeARungError(self.name, self.layer, reason)
+
+
+@dataclass
+class Group:
+    """The layers that make one rung: a weighted or pooling one, then perhaps batch normalisation and an activation.
+
+    The first group has no layer of its own: it is the input.
+
+    Attributes
+    ----------
+    rung
+        The rung that it becomes.
+    norm
+        Batch normalisation between `layer` and `activation`.
+    function
+        The activation as it is in the network, where a rung's own of that name is another one.
+    after
+        Batch normalisation of what comes out, for the next weights to take in.
+    flattened
+        Whether maps below it were flattened.
+    """
+
+    named: Named
+    rung: RungSpec | None = None
+    norm: Named | None = None
+    activation: ActivationName | None = None
+    function: Callable[[Tensor], Tensor] | None = None
+    after: list[Named] = field(default_factory=list)
+    flattened: bool = False
+
+    @property
+    def weighted(self) -> bool:
+        return isinstance(self.named.layer, WEIGHTED)
+
+
+def named_layers(network: nn.Sequential, prefix: str = "") -> Iterator[Named]:
+    """All layers, those of `nn.Sequential`s within it in their places."""
+    for name, layer in network.named_children():
+        if type(layer) is nn.Sequential:
+            yield from named_layers(layer, f"{prefix}{name}.")
+        else:
+            yield Named(prefix + name, layer)
+
+
+def group_layers(layers: Sequence[Named]) -> list[Group]:
+    """The input's group, then one for each rung.
+
+    Raises
+    ------
+    CannotBeARungError
+        For a layer that is no part of any rung, or stands where it cannot be.
+    """
+    groups = [Group(Named("", nn.Identity()))]
+    flattened = False
+    for named in layers:
+        kind, last = type(named.layer), groups[-1]
+        if kind in (nn.Identity, *DROPOUTS):
+            continue
+        if isinstance(named.layer, nn.Flatten):
+            if (named.layer.start_dim, named.layer.end_dim) != (1, -1):
+                raise named.refused("only nn.Flatten() of whole rows can.")
+            flattened = True
+        elif kind in BATCH_NORMS:
+            _add_norm(last, named, flattened)
+        elif kind in ACTIVATIONS:
+            _add_activation(groups, named)
+        elif kind in RUNGS:
+            groups.append(Group(named, RUNGS[kind](named), flattened=flattened))
+            flattened = False
+        else:
+            raise named.refused("rungs are made of Linear, Conv2d, BatchNorm, activations and pooling.")
+    if len(groups) == 1:
+        raise ValueError(f"There is no Linear, Conv2d or pooling layer in the network. {OTHERWISE}")
+    top = groups[-1]
+    if top.activation is not None:
+        raise top.named.refused(f"it is the top, and a ladder's top has no {top.activation} after it.")
+    if top.after:
+        raise top.after[0].refused("behind the top there is place for one, right after it.")
+    for group in groups[1:]:
+        if isinstance(group.rung, Dense | Conv):
+            group.rung = replace(group.rung, activation=group.activation or "linear")
+    return groups
+
+
+def _add_norm(group: Group, named: Named, flattened: bool) -> None:
+    if getattr(named.layer, "running_mean", None) is None:
+        raise named.refused("it keeps no running statistics, so a row's output depends on its batch.")
+    maps = flattened and not isinstance(group.rung, Dense | GlobalMeanPool)
+    if group.rung is None or group.norm or group.activation or group.after or maps:
+        group.after.append(named)
+    else:
+        group.norm = named
+
+
+def _add_activation(groups: list[Group], named: Named) -> None:
+    """Give an activation to the weighted layer before it; max-pooling in between does not mind an increasing one."""
+    activation, function = ACTIVATIONS[type(named.layer)](named.layer)
+    place = len(groups) - 1
+    while isinstance(groups[place].rung, MaxPool) and activation in MONOTONE and _bare(groups[place]):
+        place -= 1
+    group = groups[place]
+    if not group.weighted or group.activation is not None or group.after:
+        raise named.refused("an activation comes after Linear or Conv2d, and their batch normalisation, once.")
+    group.activation, group.function = activation, function
+
+
+def _bare(group: Group) -> bool:
+    return group.norm is None and not group.after
+
+
+def _leaky_relu(layer: nn.Module) -> tuple[ActivationName, Callable[[Tensor], Tensor] | None]:
+    slope = float(layer.negative_slope)  # type: ignore[arg-type]
+    if slope == 0.1:
+        return "leaky_relu", None
+    return "leaky_relu", partial(functional.leaky_relu, negative_slope=slope)
+
+
+def _gelu(layer: nn.Module) -> tuple[ActivationName, Callable[[Tensor], Tensor] | None]:
+    return "gelu", None if layer.approximate == "none" else partial(functional.gelu, approximate="tanh")
+
+
+ACTIVATIONS: dict[type, Callable[[nn.Module], tuple[ActivationName, Callable[[Tensor], Tensor] | None]]] = {
+    nn.ReLU: lambda _: ("relu", None),
+    nn.LeakyReLU: _leaky_relu,
+    nn.Tanh: lambda _: ("tanh", None),
+    nn.GELU: _gelu,
+}
+
+
+def _dense(named: Named) -> Dense:
+    return Dense(named.layer.out_features)  # type: ignore[arg-type]
+
+
+def _conv(named: Named) -> Conv:
+    layer = named.layer
+    assert isinstance(layer, nn.Conv2d)
+    if layer.groups > 1 or layer.padding_mode != "zeros" or set(layer.dilation) != {1}:
+        raise named.refused("only convolutions without groups or dilation, padded with zeros, can.")
+    kernel, stride = _square(named, layer.kernel_size), _square(named, layer.stride)
+    paddings: dict[int | str, Padding] = {kernel - 1: "full", "same": "same", "valid": "valid"}
+    if kernel % 2:
+        paddings[kernel // 2] = "same"
+    paddings[0] = "valid"
+    padding = layer.padding if isinstance(layer.padding, str) else _square(named, layer.padding)
+    if padding not in paddings:
+        raise named.refused(
+            f"padding {padding} of a kernel of {kernel} is neither valid (0), same ({(kernel - 1) / 2:g}) nor full "
+            f"({kernel - 1})."
+        )
+    return Conv(layer.out_channels, kernel, paddings[padding], stride)
+
+
+def _pool(named: Named) -> MaxPool | MeanPool:
+    layer = named.layer
+    assert isinstance(layer, nn.MaxPool2d | nn.AvgPool2d)
+    unusual = getattr(layer, "return_indices", False) or getattr(layer, "divisor_override", None)
+    if unusual or set(_pair(layer.padding)) != {0} or set(_pair(getattr(layer, "dilation", 1))) != {1}:
+        raise named.refused("only pooling without padding, dilation, indices or a divisor of its own can.")
+    pool = MaxPool if isinstance(layer, nn.MaxPool2d) else MeanPool
+    rounding: Rounding = "up" if layer.ceil_mode else "down"
+    return pool(_square(named, layer.kernel_size), _square(named, layer.stride), rounding)
+
+
+def _global_pool(named: Named) -> GlobalMeanPool:
+    if set(_pair(named.layer.output_size)) != {1}:
+        raise named.refused("only AdaptiveAvgPool2d(1), the mean over the whole map, can.")
+    return GlobalMeanPool()
+
+
+RUNGS: dict[type, Callable[[Named], RungSpec]] = {
+    nn.Linear: _dense,
+    nn.Conv2d: _conv,
+    nn.MaxPool2d: _pool,
+    nn.AvgPool2d: _pool,
+    nn.AdaptiveAvgPool2d: _global_pool,
+}
+
+
+def _pair(value: object) -> tuple[object, ...]:
+    return tuple(value) if isinstance(value, Sequence | torch.Size) else (value, value)
+
+
+def _square(named: Named, sides: object) -> int:
+    height, width = _pair(sides)
+    if height != width or not isinstance(height, int):
+        raise named.refused(f"{sides} is not square.")
+    return height

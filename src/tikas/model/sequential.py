@@ -1,0 +1,220 @@
+"""A ladder from an `nn.Sequential` that somebody already has: its layers become rungs that compute the same."""
+
+import warnings
+from collections.abc import Sequence
+from math import prod
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from tikas.model.checks import check_rows
+from tikas.model.ladder import Ladder
+from tikas.model.layers import DROPOUTS, OTHERWISE, Group, Named, group_layers, named_layers
+from tikas.model.rungs import ConvRung, DenseRung, MaxPool, NormalizedRung
+from tikas.model.specs import Conv, Shape, shapes_of
+from tikas.model.statistics import Gathering
+
+SomeLadder = TypeVar("SomeLadder", bound=Ladder)
+
+SMALLEST_SCALE = 1e-6
+"""A unit's scale is kept this far from zero, because what a rung does to z it does by dividing by it."""
+
+
+class Difference(NamedTuple):
+    """How the network's values differ from the ladder's at the same place: network = scale·ladder + shift."""
+
+    scale: Tensor
+    shift: Tensor
+
+    def spread(self, units: int) -> "Difference":
+        """For each unit of maps that were flattened, what held for its channel."""
+        times = units // len(self.scale)
+        return Difference(self.scale.repeat_interleave(times), self.shift.repeat_interleave(times))
+
+
+class Affine(NamedTuple):
+    """What batch normalisation does to x: scale·(x - mean)/deviation + shift."""
+
+    mean: Tensor
+    deviation: Tensor
+    scale: Tensor
+    shift: Tensor
+
+
+@torch.no_grad()
+def from_sequential(
+    kind: type[SomeLadder],
+    network: nn.Sequential,
+    input_shape: Sequence[int] | None,
+    rows: Tensor | None,
+    **settings: Any,
+) -> SomeLadder:
+    """What `Ladder.from_sequential` does.
+
+    Where the network computes φ(a·z + c), with z normalised, a rung with a scale takes γ = a, β = c/a. One without,
+    of φ(s x) = s φ(x), computes φ(z + c/a), and the next weights take the factor a; a negative a turns the signs of W.
+    """
+    if type(network) is not nn.Sequential:
+        raise TypeError(f"Got {type(network).__name__}; expected an nn.Sequential. {OTHERWISE}")
+    layers = list(named_layers(network))
+    groups = group_layers(layers)
+    below = _input_shape(groups, input_shape)
+    rungs = [group.rung for group in groups if group.rung is not None]
+    shapes = shapes_of(below, rungs)
+    for group, shape in zip(groups[1:], shapes, strict=False):
+        _check_width(group, shape)
+    ladder = kind(input_shape=below, rungs=rungs, **settings)
+    ladder.to(next(network.parameters(), torch.empty(0)))
+    _warn_of_dropout(layers)
+
+    hidden = None
+    if rows is not None:
+        check_rows(rows, below)
+        hidden = rows.to(ladder.rungs[-1].mean)
+    difference = _after(groups[0], Difference(torch.ones(below[0]).double(), torch.zeros(below[0]).double()), below)
+    for group, rung, later in zip(groups[1:], ladder.rungs[1:], range(2, len(groups) + 1), strict=True):
+        assert isinstance(rung, NormalizedRung)
+        if group.function is not None:
+            rung.activation = rung.activation._replace(function=group.function)
+        difference = _fill(rung, group, difference, hidden, shifts=not _padded_next(groups[later:]))
+        if hidden is not None:
+            hidden = rung.activate(rung.calibrated.normalize(rung.up(hidden)))
+        difference = _after(group, difference, rung.shape)
+    ladder.calibrated.fill_(True)
+    return ladder
+
+
+def _fill(rung: NormalizedRung, group: Group, below: Difference, hidden: Tensor | None, *, shifts: bool) -> Difference:
+    """Give a rung what its layers hold, and tell how what comes out of it differs from what comes out of them.
+
+    x of the network is scale·y + shift, with y the ladder's, before either is normalised: W takes what it can of it.
+    """
+    if group.weighted:
+        x = _take_weights(rung, group, below)
+    else:
+        x = below
+        if isinstance(group.rung, MaxPool) and bool((x.scale < 0).any()):
+            raise group.named.refused("what it pools has a negative scale from batch normalisation.")
+    norm = _affine(group.norm) if group.norm else None
+    if norm is not None:
+        factor = torch.where(x.scale == 0, norm.deviation, x.scale)
+        mean, deviation = (norm.mean - x.shift) / factor, norm.deviation / factor.abs()
+    elif hidden is not None:
+        gathering = Gathering(rung.shape)
+        gathering.add(rung.up(hidden))
+        mean, deviation = (moment.cpu() for moment in gathering.moments())
+        mean = mean if shifts else torch.zeros_like(mean)
+    else:
+        mean, deviation = torch.zeros_like(x.scale), torch.ones_like(x.scale)
+    a, c = x.scale * deviation, x.scale * mean + x.shift
+    if norm is not None:
+        a, c = norm.scale * a / norm.deviation, norm.scale * (c - norm.mean) / norm.deviation + norm.shift
+    return _set_values(rung, mean, deviation, a, c)
+
+
+def _take_weights(rung: NormalizedRung, group: Group, below: Difference) -> Difference:
+    """W·(scale·h + shift) + bias: the scale goes into the columns of W, and the shift comes out as a constant."""
+    layer = group.named.layer
+    assert isinstance(layer, nn.Linear | nn.Conv2d)
+    assert isinstance(rung, DenseRung | ConvRung)
+    weight = layer.weight.double().cpu()
+    if isinstance(group.rung, Conv):
+        if max(group.rung.padded) and bool(below.shift.any()):
+            raise group.named.refused(
+                "it pads with zeros what a bias or batch normalisation before it has shifted, with no activation in "
+                "between."
+            )
+        below = Difference(below.scale[:, None, None], below.shift[:, None, None].expand(weight.shape[1:]))
+    else:
+        below = below.spread(weight.shape[1])
+    constant = (weight * below.shift).flatten(1).sum(1)
+    if layer.bias is not None:
+        constant = constant + layer.bias.double().cpu()
+    rung.weight.copy_(weight * below.scale)
+    return Difference(torch.ones_like(constant), constant)
+
+
+def _set_values(rung: NormalizedRung, mean: Tensor, deviation: Tensor, a: Tensor, c: Tensor) -> Difference:
+    """Let φ(γ·(z + β)) be φ(a·z + c), up to a factor and a shift that are told."""
+    if isinstance(rung, DenseRung | ConvRung) and rung.gamma is None:
+        rung.weight[a < 0] *= -1
+        mean, a = torch.where(a < 0, -mean, mean), a.abs()
+    rung.mean.copy_(mean)
+    rung.deviation.copy_(deviation)
+    if rung.beta is None:
+        return Difference(a, c)
+    a = torch.where(a.abs() < SMALLEST_SCALE, SMALLEST_SCALE, a)
+    rung.beta.copy_(c / a)
+    if rung.gamma is None:
+        return Difference(a, torch.zeros_like(c))
+    rung.gamma.copy_(a)
+    return Difference(torch.ones_like(a), torch.zeros_like(c))
+
+
+def _affine(named: Named) -> Affine:
+    layer = named.layer
+    assert isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d)
+    assert layer.running_mean is not None
+    assert layer.running_var is not None
+    mean, variance = layer.running_mean.double().cpu(), layer.running_var.double().cpu()
+    scale = torch.ones_like(mean) if layer.weight is None else layer.weight.double().cpu()
+    shift = torch.zeros_like(mean) if layer.bias is None else layer.bias.double().cpu()
+    return Affine(mean, (variance + layer.eps).sqrt(), scale, shift)
+
+
+def _after(group: Group, difference: Difference, shape: Shape) -> Difference:
+    """What batch normalisation behind the activation, or of the input, adds to the difference."""
+    for named in group.after:
+        norm = _affine(named)
+        if len(norm.mean) not in (len(difference.scale), prod(shape)):
+            raise named.refused(f"it has {len(norm.mean)} features, and rows have the shape {shape} there.")
+        difference = difference.spread(len(norm.mean))
+        factor = norm.scale / norm.deviation
+        difference = Difference(difference.scale * factor, (difference.shift - norm.mean) * factor + norm.shift)
+    return difference
+
+
+def _padded_next(groups: Sequence[Group]) -> bool:
+    """Whether the next weights, with nothing but pooling before them, see zeros beside their maps."""
+    weighted = next((group for group in groups if group.weighted), None)
+    return weighted is not None and isinstance(weighted.rung, Conv) and max(weighted.rung.padded) > 0
+
+
+def _input_shape(groups: Sequence[Group], given: Sequence[int] | None) -> Shape:
+    if given is not None:
+        return tuple(given)
+    first = groups[1].named
+    if isinstance(first.layer, nn.Linear):
+        return (first.layer.in_features,)
+    raise ValueError(
+        f"The network begins with {first.layer}, which works on maps of any size; give input_shape, "
+        "(channels, height, width)."
+    )
+
+
+def _check_width(group: Group, below: Shape) -> None:
+    """That a layer stands on what it was made for."""
+    layer = group.named.layer
+    takes, given = 0, 0
+    if isinstance(layer, nn.Linear):
+        if len(below) > 1 and not group.flattened:
+            raise group.named.refused(f"it works on each row of a map {below}; put nn.Flatten() before it.")
+        takes, given = layer.in_features, prod(below)
+    elif isinstance(layer, nn.Conv2d):
+        takes, given = layer.in_channels, below[0]
+    if takes != given:
+        raise ValueError(
+            f"Layer {group.named.name}, {layer}, takes {takes} inputs and stands on a level of shape {below}. "
+            "Give the input_shape that the network was made for."
+        )
+
+
+def _warn_of_dropout(layers: Sequence[Named]) -> None:
+    left_out = [named.name for named in layers if isinstance(named.layer, DROPOUTS)]
+    if left_out:
+        warnings.warn(
+            f"Dropout is left out (layer {', '.join(left_out)}): a ladder has noise of its own.",
+            UserWarning,
+            stacklevel=5,
+        )

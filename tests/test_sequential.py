@@ -1,0 +1,316 @@
+"""A ladder from a network that exists gives what the network gave, and learns on from there."""
+
+import re
+import warnings
+from copy import deepcopy
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tikas import Ladder
+from tikas.model.calibration import calibrate_batch_norms
+
+
+def normal(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+ROWS, IMAGES = normal(40, 6, seed=1) + 0.5, normal(24, 2, 9, 9, seed=2) + 0.3
+
+
+def conv(below: int, channels: int, kernel: int, *, activation: nn.Module | None = None, **how) -> nn.Sequential:
+    return nn.Sequential(nn.Conv2d(below, channels, kernel, **how), nn.BatchNorm2d(channels), activation or nn.ReLU())
+
+
+NETWORKS: dict[str, tuple[nn.Sequential, Tensor]] = {
+    "dense": (
+        nn.Sequential(
+            *(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU()),
+            *(nn.Linear(8, 7, bias=False), nn.BatchNorm1d(7), nn.LeakyReLU(0.1)),
+            nn.Identity(),
+            nn.Linear(7, 4),
+        ),
+        ROWS,
+    ),
+    "every activation": (
+        nn.Sequential(
+            *(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Tanh()),
+            *(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.GELU()),
+            *(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.LeakyReLU()),
+            *(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.GELU(approximate="tanh")),
+            *(nn.Linear(8, 8), nn.BatchNorm1d(8)),
+            *(nn.Linear(8, 4), nn.BatchNorm1d(4, eps=0.1)),
+        ),
+        ROWS,
+    ),
+    "normalised input and outputs of rungs": (
+        nn.Sequential(
+            *(nn.BatchNorm1d(6), nn.Linear(6, 8), nn.ReLU(), nn.BatchNorm1d(8)),
+            *(nn.Linear(8, 8), nn.BatchNorm1d(8, affine=False), nn.Tanh(), nn.BatchNorm1d(8), nn.Linear(8, 4)),
+        ),
+        ROWS,
+    ),
+    "images, odd maps, pooling rounded down": (
+        nn.Sequential(
+            *(conv(2, 5, 3, padding=1), nn.MaxPool2d(2)),
+            *(conv(5, 6, 3, padding=2), conv(6, 6, 2, stride=2), nn.AvgPool2d(2)),
+            *(nn.Flatten(), nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 4)),
+        ),
+        IMAGES,
+    ),
+    "images, odd maps, pooling rounded up": (
+        nn.Sequential(
+            *(conv(2, 5, 3, padding="same"), nn.MaxPool2d(2, ceil_mode=True), nn.AvgPool2d(2, ceil_mode=True)),
+            *(nn.Sequential(conv(5, 6, 2)), nn.Flatten(), nn.Linear(24, 4)),
+        ),
+        IMAGES,
+    ),
+    "global pooling on top": (
+        nn.Sequential(
+            *(conv(2, 5, 4, padding=3, activation=nn.LeakyReLU(0.1)), nn.MaxPool2d(3, stride=2)),
+            *(conv(5, 4, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten()),
+        ),
+        IMAGES,
+    ),
+    "normalised pooling": (
+        nn.Sequential(
+            *(conv(2, 5, 3, stride=2), nn.AvgPool2d(2), nn.BatchNorm2d(5), nn.Conv2d(5, 6, 1), nn.ReLU()),
+            *(nn.AdaptiveAvgPool2d((1, 1)), nn.Flatten(), nn.BatchNorm1d(6), nn.Linear(6, 4)),
+        ),
+        IMAGES,
+    ),
+    "activation behind max-pooling": (
+        nn.Sequential(
+            *(nn.Conv2d(2, 5, 3), nn.BatchNorm2d(5), nn.MaxPool2d(2), nn.ReLU()),
+            *(nn.Flatten(), nn.BatchNorm1d(45), nn.Linear(45, 4)),
+        ),
+        IMAGES,
+    ),
+    "flattened images": (
+        nn.Sequential(nn.Flatten(), nn.Linear(162, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 4)),
+        IMAGES,
+    ),
+    "nothing normalised": (
+        nn.Sequential(
+            *(nn.Conv2d(2, 5, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(5, 6, 3), nn.Tanh()),
+            *(nn.Flatten(), nn.Linear(24, 9), nn.Linear(9, 4)),
+        ),
+        IMAGES,
+    ),
+}
+
+
+def trained(name: str) -> tuple[nn.Sequential, Tensor]:
+    """A network some updates old, with scales of both signs in its batch normalisation."""
+    network, rows = NETWORKS[name]
+    network, targets = deepcopy(network), torch.arange(len(rows)) % 4
+    torch.manual_seed(0)
+    for layer in network.modules():
+        if hasattr(layer, "reset_parameters"):
+            layer.reset_parameters()
+        if isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d) and layer.weight is not None:
+            nn.init.normal_(layer.weight, mean=0.5)
+            nn.init.normal_(layer.bias, std=0.3)
+    for layer in network:  # what max-pooling sees directly must not be turned around: see the test of that below
+        if isinstance(layer, nn.BatchNorm2d):
+            layer.weight.data.abs_()
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.02)
+    for _ in range(8):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(network.train()(rows), targets).backward()
+        optimizer.step()
+    return network.eval(), rows
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_in_eval_mode_the_ladder_gives_what_the_network_gives(name):
+    network, rows = trained(name)
+    ladder = Ladder.from_sequential(network, input_shape=rows.shape[1:], costs=0.1).eval()
+    others = 3 * rows.flip(0) - 1
+    for given in (rows, others, rows[:1]):
+        torch.testing.assert_close(ladder(given), network(given), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_in_double_precision_the_two_are_the_same(name):
+    network, rows = trained(name)
+    ladder = Ladder.from_sequential(network.double(), input_shape=rows.shape[1:]).eval()
+    torch.testing.assert_close(ladder(rows.double()), network(rows.double()), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", [name for name in NETWORKS if name != "images, odd maps, pooling rounded down"])
+def test_with_rows_it_computes_the_same_with_those_rows_statistics_at_every_rung(name):
+    """Even where the network does not normalise. (Left out: the network that pads a map right after pooling it.)"""
+    network, rows = trained(name)
+    for layer in network.modules():
+        if isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d):
+            layer.eps = 1e-10
+    calibrate_batch_norms(network, [rows])
+    ladder = Ladder.from_sequential(network, input_shape=rows.shape[1:], rows=rows).eval()
+    torch.testing.assert_close(ladder(rows), network(rows), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(ladder.calibrate(rows)(rows), network(rows), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(ladder.train()(rows), network(rows), rtol=1e-4, atol=1e-4)
+
+
+def test_with_rows_pooling_below_padding_is_still_exact_before_it_is_calibrated():
+    network, rows = trained("images, odd maps, pooling rounded down")
+    ladder = Ladder.from_sequential(network, input_shape=rows.shape[1:], rows=rows).eval()
+    torch.testing.assert_close(ladder(rows), network(rows), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_the_ladder_trains_on(name):
+    network, rows = trained(name)
+    levels = len(Ladder.from_sequential(network, input_shape=rows.shape[1:]).rungs)
+    ladder = Ladder.from_sequential(network, input_shape=rows.shape[1:], costs=[1.0] + [0.0] * (levels - 1))
+    targets = torch.arange(12) % 4
+    optimizer = torch.optim.Adam(ladder.parameters(), lr=0.01)
+    totals = []
+    torch.manual_seed(0)
+    for _ in range(15):
+        optimizer.zero_grad()
+        costs = ladder.costs(rows, rows[:12], targets)
+        costs.total.backward()
+        optimizer.step()
+        totals.append(costs.total.item())
+    assert totals[-1] < 0.9 * totals[0]
+    assert all(p.grad.isfinite().all() for p in ladder.parameters())
+    assert ladder.calibrate(rows).eval()(rows).isfinite().all()
+
+
+def test_in_training_mode_a_normalised_network_and_its_ladder_do_the_same():
+    network, rows = trained("dense")
+    for layer in network.modules():
+        if isinstance(layer, nn.BatchNorm1d):
+            layer.eps = 1e-10
+    ladder = Ladder.from_sequential(network)
+    scores = network.train()(rows)
+    torch.testing.assert_close(ladder.rungs[3].normalize(scores), ladder.encode(rows)[0], rtol=1e-4, atol=1e-4)
+
+
+def test_settings_are_the_ladders():
+    network, rows = trained("dense")
+    draw = torch.Generator()
+    one, same, other = (
+        Ladder.from_sequential(
+            network, noise=0.1, costs=(10, 1, 0.1, 0.1), denoiser="mlp", generator=draw.manual_seed(seed)
+        )
+        for seed in (0, 0, 1)
+    )
+    assert [rung.noise for rung in one.rungs] == [0.1] * 4
+    assert [rung.cost for rung in one.rungs] == [10, 1, 0.1, 0.1]
+    assert torch.equal(one.rungs[2].back.weight, same.rungs[2].back.weight)
+    assert not torch.equal(one.rungs[2].back.weight, other.rungs[2].back.weight)
+    assert torch.equal(one(rows), other(rows))
+    values = Ladder.from_sequential(network, task="regression", costs=1.0).eval()
+    torch.testing.assert_close(values(rows), network(rows), rtol=1e-5, atol=1e-5)
+
+
+def test_nothing_is_shared_with_the_network():
+    network, rows = trained("dense")
+    before = network(rows)
+    ladder = Ladder.from_sequential(network)
+    with torch.no_grad():
+        for tensor in ladder.state_dict().values():
+            tensor.zero_()
+    assert torch.equal(network(rows), before)
+
+
+def test_a_scale_of_zero_is_no_trouble():
+    network, rows = trained("dense")
+    with torch.no_grad():
+        network[1].weight[:3] = 0
+        network[4].weight[0] = 0
+    torch.testing.assert_close(Ladder.from_sequential(network).eval()(rows), network(rows), rtol=1e-5, atol=1e-5)
+
+
+def test_dropout_is_left_out_with_a_word():
+    network, rows = trained("dense")
+    dropping = nn.Sequential(nn.Dropout(0.2), *network[:3], nn.Sequential(nn.Dropout(0.5), *network[3:])).eval()
+    with pytest.warns(UserWarning, match=re.escape("Dropout is left out (layer 0, 4.0): a ladder has noise")) as caught:
+        ladder = Ladder.from_sequential(dropping).eval()
+    assert caught[0].filename == __file__
+    torch.testing.assert_close(ladder(rows), network(rows), rtol=1e-5, atol=1e-5)
+
+
+def test_without_dropout_nothing_is_said():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Ladder.from_sequential(trained("dense")[0])
+
+
+# What cannot become rungs.
+
+OTHERWISE = "tikas.gamma(network, n_classes) works around any network."
+
+
+@pytest.mark.parametrize(
+    ("layers", "message"),
+    [
+        ([nn.LSTM(2, 3)], "Layer 0, LSTM(2, 3), cannot become a rung: rungs are made of"),
+        ([nn.Sequential(nn.Conv2d(2, 4, 3), nn.LayerNorm(7))], "Layer 0.1, LayerNorm((7,)"),
+        ([nn.Conv2d(2, 4, 5, padding=1)], "padding 1 of a kernel of 5 is neither valid (0), same (2) nor full (4)."),
+        ([nn.Conv2d(2, 4, (3, 1))], "(3, 1) is not square."),
+        ([nn.Conv2d(2, 4, 3, groups=2)], "only convolutions without groups or dilation, padded with zeros, can."),
+        ([nn.Conv2d(2, 4, 3, padding=1, padding_mode="reflect")], "padded with zeros, can."),
+        ([nn.MaxPool2d(3, padding=1)], "only pooling without padding, dilation, indices or a divisor"),
+        ([nn.AvgPool2d(2, divisor_override=3)], "only pooling without padding"),
+        ([nn.AdaptiveAvgPool2d(3)], "only AdaptiveAvgPool2d(1), the mean over the whole map, can."),
+        ([nn.Flatten(2)], "only nn.Flatten() of whole rows can."),
+        ([nn.ReLU()], "an activation comes after Linear or Conv2d"),
+        ([nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Tanh()], "an activation comes after Linear or Conv2d"),
+        ([nn.Conv2d(2, 4, 3), nn.AvgPool2d(2), nn.ReLU()], "an activation comes after Linear or Conv2d"),
+        ([nn.Conv2d(2, 4, 3), nn.MaxPool2d(2), nn.GELU()], "an activation comes after Linear or Conv2d"),
+        ([nn.BatchNorm2d(2, track_running_stats=False)], "it keeps no running statistics"),
+        ([nn.Conv2d(2, 4, 3), nn.Conv2d(4, 4, 3, padding=1)], "it pads with zeros what a bias or batch normalisation"),
+        ([nn.Linear(9, 4)], "it works on each row of a map (2, 9, 9); put nn.Flatten() before it."),
+    ],
+)
+def test_what_cannot_become_a_rung_is_named_with_what_always_works(layers, message):
+    with pytest.raises(ValueError, match=re.escape(message)) as refusal:
+        Ladder.from_sequential(nn.Sequential(*layers, nn.Flatten(), nn.Linear(196, 3)), input_shape=(2, 9, 9))
+    assert str(refusal.value).endswith(OTHERWISE)
+    assert "cannot become a rung" in str(refusal.value)
+
+
+def test_pooling_what_was_turned_around_is_refused():
+    network = nn.Sequential(conv(2, 4, 3), nn.AvgPool2d(2), nn.BatchNorm2d(4), nn.MaxPool2d(2), nn.Flatten())
+    with torch.no_grad():
+        network[2].weight[1] = -1
+    with pytest.raises(ValueError, match="what it pools has a negative scale from batch normalisation"):
+        Ladder.from_sequential(nn.Sequential(*network, nn.Linear(4, 3)), input_shape=(2, 9, 9))
+
+
+@pytest.mark.parametrize(
+    ("layers", "message"),
+    [
+        ([nn.Linear(6, 3), nn.ReLU()], "it is the top, and a ladder's top has no relu after it."),
+        ([nn.Linear(6, 3), nn.BatchNorm1d(3), nn.BatchNorm1d(3)], "Layer 2, BatchNorm1d(3"),
+        ([nn.Dropout()], "There is no Linear, Conv2d or pooling layer in the network."),
+    ],
+)
+def test_a_network_without_a_top_is_refused(layers, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        Ladder.from_sequential(nn.Sequential(*layers))
+
+
+def test_what_is_no_sequential_is_refused():
+    class Own(nn.Sequential):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) + x
+
+    for network in (nn.Linear(6, 3), Own(nn.Linear(6, 6))):
+        with pytest.raises(TypeError, match=re.escape(f"expected an nn.Sequential. {OTHERWISE}")):
+            Ladder.from_sequential(network)
+
+
+def test_shapes_that_do_not_fit_are_refused_with_both():
+    network = nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(100, 3))
+    with pytest.raises(ValueError, match=re.escape("give input_shape, (channels, height, width).")):
+        Ladder.from_sequential(network)
+    with pytest.raises(ValueError, match=re.escape("takes 2 inputs and stands on a level of shape (3, 7, 7).")):
+        Ladder.from_sequential(network, input_shape=(3, 7, 7))
+    with pytest.raises(ValueError, match=re.escape("takes 100 inputs and stands on a level of shape (4, 7, 7).")):
+        Ladder.from_sequential(network, input_shape=(2, 9, 9))
+    assert Ladder.from_sequential(network, input_shape=(2, 7, 7)).shapes == [(2, 7, 7), (4, 5, 5), (3,)]
