@@ -123,6 +123,16 @@ def test_calibrated_outputs_on_maps_agree_with_numpy(network, chunk):
         np.testing.assert_allclose(found, expected, rtol=relative, atol=relative * np.abs(expected).max())
 
 
+@pytest.mark.parametrize("most", [0, 400])
+def test_levels_that_are_made_again_are_calibrated_like_those_that_are_kept(most, monkeypatch):
+    both = pair(NETWORKS["pooling"])
+    rows = torch.from_numpy(both.batch.unlabelled)
+    kept = both.ladder().calibrate(rows, chunk=4).state_dict()
+    monkeypatch.setattr("tikas.model.ladder.MOST_KEPT", most)
+    again = both.ladder().calibrate(rows, chunk=4).state_dict()
+    assert all(torch.equal(tensor, again[name]) for name, tensor in kept.items())
+
+
 # One rung at a time: sizes and kinds by the hundred, up and down.
 
 PAIRS = [

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tikas import Dense, Ladder
+from tikas import Conv, Dense, GlobalMeanPool, Ladder, MaxPool, MeanPool
 from tikas.data.sources import load
 from tikas.data.splits import split
 
@@ -329,6 +329,43 @@ def test_nothing_stays_behind_when_a_ladder_moves_to_another_device(denoiser):
     costs.total.backward()
     assert {p.grad.device.type for p in ladder.parameters()} == {"meta"}
     assert ladder.calibrate(UNLABELED.to("meta")).rungs[1].mean.device.type == "meta"
+
+
+def ladder_on_images() -> Ladder:
+    """Every kind of rung, with overlapping windows and a stride."""
+    rungs = [
+        Conv(3, 3, padding="same", stride=2),
+        MaxPool(3, stride=2),
+        MeanPool(2),
+        Conv(3, 1),
+        GlobalMeanPool(),
+        Dense(3),
+    ]
+    return Ladder((2, 12, 12), rungs, costs=(1,) * 7, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("through", [through_pickle, deepcopy])
+def test_a_ladder_on_images_comes_back_as_it_was(through):
+    ladder = ladder_on_images().calibrate(normal(8, 2, 12, 12)).eval()
+    other = through(ladder)
+    assert_same_state(ladder, other)
+    assert torch.equal(ladder(normal(4, 2, 12, 12)), other(normal(4, 2, 12, 12)))
+
+
+@pytest.mark.parametrize(("device", "dtype"), [("meta", torch.float32), ("cpu", torch.float64)])
+def test_a_ladder_on_images_moves_as_a_whole(device, dtype):
+    ladder = ladder_on_images().to(device, dtype)
+    rows = normal(9, 2, 12, 12).to(device, dtype)
+    costs = ladder.costs(rows, rows, TARGETS.to(device))
+    costs.total.backward()
+    assert {(p.grad.device.type, p.grad.dtype) for p in ladder.parameters()} == {(device, dtype)}
+    assert ladder.calibrate(rows).rungs[2].mean.device.type == device
+
+
+def test_without_labelled_images_the_denoising_costs_remain():
+    costs = ladder_on_images().costs(normal(9, 2, 12, 12))
+    assert costs.supervised == 0
+    assert costs.total.isfinite()
 
 
 def test_the_generator_decides_on_the_first_weights():

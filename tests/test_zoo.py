@@ -78,6 +78,13 @@ def test_the_recipes_activation_holds_where_a_network_says_none():
     assert {rung.activation for rung in large if hasattr(rung, "activation")} == {"leaky_relu"}
 
 
+@pytest.mark.parametrize(("outputs", "shapes"), [(10, ("(7,)", "(10,)")), (3, ("(7,)", "(3,)"))])
+def test_a_network_whose_top_is_not_as_wide_as_the_data_ask_is_refused_with_both_shapes(outputs, shapes):
+    with pytest.raises(ValueError, match="has a top of shape") as caught:
+        build_ladder(Recipe(network=("conv 7 1", "global"), costs=1.0), (3, 8, 8), outputs, seed=0)
+    assert all(shape in str(caught.value) for shape in shapes)
+
+
 def test_conv_pool_cnn_c_is_the_supervised_original():
     network = conv_pool_cnn_c()
     layers = list(network)

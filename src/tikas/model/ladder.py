@@ -51,6 +51,9 @@ LABELED, CORRUPTED, CLEAN = range(3)
 MOST_IN_A_CHUNK = 2**25
 """Values of the largest level among those rows that are calibrated at once: 256 MB in double precision."""
 
+MOST_KEPT = 2**26
+"""Values of a level that are kept while the one above it is calibrated; of a larger one they are made again."""
+
 
 class Ladder(nn.Module):
     """The Ladder network: an encoder run clean and run with noise, and a decoder that denoises every level.
@@ -370,19 +373,28 @@ class Ladder(nn.Module):
         if x.numel() == 0:
             raise ValueError("There are no rows to calibrate with; give training rows, the more the better.")
         chunk = chunk or max(1, min(4096, MOST_IN_A_CHUNK // max(map(prod, self.shapes))))
+        chunks, known = list(torch.split(x, chunk, rows_dim(self.shapes[0]))), 0
+        count = x.numel() // prod(self.shapes[0])
         for level, rung in enumerate(self.rungs[1:], 1):
             gathering = Gathering(rung.shape)
-            for rows in torch.split(x, chunk, rows_dim(self.shapes[0])):
-                gathering.add(rung.up(self._calibrated_hidden(rows.to(rung.mean), level)))
+            kept: list[Tensor] = []
+            small = count * prod(rung.shape) <= MOST_KEPT
+            for rows in chunks:
+                projected = rung.up(self._calibrated_hidden(rows.to(rung.mean), known, level))
+                gathering.add(projected)
+                if small:
+                    kept.append(projected)
             mean, deviation = gathering.moments()
             rung.mean.copy_(mean)
             rung.deviation.copy_(deviation)
+            if small:
+                chunks, known = [rung.activate(rung.calibrated.normalize(projected)) for projected in kept], level
         self.calibrated.fill_(True)
         return self
 
-    def _calibrated_hidden(self, hidden: Tensor, level: int) -> Tensor:
-        """h of the level below `level`, from the statistics that are set already."""
-        for rung in self.rungs[1:level]:
+    def _calibrated_hidden(self, hidden: Tensor, known: int, level: int) -> Tensor:
+        """h of the level below `level`, made of that of level `known` with the statistics that are set already."""
+        for rung in self.rungs[known + 1 : level]:
             hidden = rung.activate(rung.calibrated.normalize(rung.up(hidden)))
         return hidden
 
