@@ -102,6 +102,7 @@ def test_a_cell_that_fails_does_not_keep_the_next_from_running(tmp_path: Path) -
     ((name, error),) = outcome.failures
     assert name == diverging.name
     assert "finite" in str(error)
+    assert error.__traceback__ is None
 
 
 def test_two_files_merge_by_concatenation_and_a_member_counts_once(tmp_path: Path) -> None:

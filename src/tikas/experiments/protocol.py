@@ -12,13 +12,12 @@ from dataclasses import dataclass
 from statistics import mean
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from tikas.data.splits import split
 from tikas.experiments.appendix import build_for
-from tikas.experiments.run import Rows, Run, run
-from tikas.training.fit import Progress, error_of
+from tikas.experiments.run import Rows, Run, error_on, run
+from tikas.training.fit import Progress
 from tikas.training.recipe import Recipe
 
 HELD_OUT = 10_000
@@ -112,7 +111,7 @@ def try_setting(
     errors = []
     for seed, ladder in zip(seeds, outcome.trained.ladders, strict=True):
         held_out = split(rows.y, labels, validation=recipe.validation, seed=seed).validation
-        errors.append(error_of(ladder, torch.from_numpy(rows.x[held_out]), torch.from_numpy(rows.y[held_out])))
+        errors.append(error_on(ladder, rows.x[held_out], rows.y[held_out], device))
     return Trial(outcome, errors)
 
 

@@ -116,7 +116,9 @@ def reproduce(
         except (InterruptedMeasuringError, KeyboardInterrupt):
             return replace(outcome, interrupted=True)
         except (ArithmeticError, OSError, RuntimeError, ValueError) as error:
-            outcome = replace(outcome, failures=(*outcome.failures, (task.name, error)))
+            # Without its traceback, which would keep the fleet's memory from the next one.
+            failure = (task.name, error.with_traceback(None))
+            outcome = replace(outcome, failures=(*outcome.failures, failure))
     return outcome
 
 
