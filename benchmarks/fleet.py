@@ -31,11 +31,11 @@ def measure(members: int, recipe: Recipe, examples: Examples, epoch_rows: int) -
     streams = Streams(
         few_examples, splits, seeds, ladders[0].shapes, recipe.batch_size, recipe.labeled_batch_size, block
     )
-    fleet = launch(ladders, recipe, streams)
+    fleet = launch(ladders, streams, updates=100_000)
     seconds = []
     for _ in range(2):
         started = time.perf_counter()
-        costs = fleet.train_epoch([recipe.learning_rate] * streams.updates)
+        costs = fleet.train_epoch(torch.full((streams.updates,), recipe.learning_rate))
         assert costs.isfinite().all()
         seconds.append(time.perf_counter() - started)
     return {"ms": 1000 * seconds[1] / streams.updates / members, "warm_up_seconds": seconds[0] - seconds[1]}

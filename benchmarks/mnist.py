@@ -15,7 +15,9 @@ from tikas.training.recipe import Recipe
 
 
 def say(progress: Progress) -> None:
-    if progress.epoch % 10 == 0:
+    if progress.doing:
+        print(progress.doing, flush=True)
+    elif progress.epoch % 10 == 0:
         line = progress.members[0]
         print(f"epoch {progress.epoch}: total {line['total']:.3f}, {line['seconds']:.2f} s", flush=True)
 
@@ -27,6 +29,7 @@ def main() -> None:
     parser.add_argument("--noise", type=float, nargs="+", default=Recipe().noise)
     parser.add_argument("--denoiser", default="gaussian")
     parser.add_argument("--epochs", type=int, default=150)
+    parser.add_argument("--precision", default="fast", help="fast or exact")
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--record", help="a file to add the members' records to")
@@ -37,6 +40,7 @@ def main() -> None:
         noise=tuple(arguments.noise),
         denoiser=arguments.denoiser,
         epochs=arguments.epochs,
+        precision=arguments.precision,
     )
     device = "cuda" if torch.cuda.is_available() else "cpu"
     seeds = list(range(arguments.first_seed, arguments.first_seed + arguments.seeds))

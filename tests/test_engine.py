@@ -8,7 +8,7 @@ import torch
 from tikas.data.splits import split
 from tikas.data.streams import Examples, Streams
 from tikas.training import engine
-from tikas.training.engine import launch, suitable_threads
+from tikas.training.engine import SlowerWarning, launch, suitable_arithmetic
 from tikas.training.fleet import Fleet, build_ladder
 from tikas.training.recipe import Recipe
 
@@ -21,7 +21,7 @@ def small_fleet(recipe: Recipe = RECIPE) -> Fleet:
     ladders = [build_ladder(recipe, (5,), 3, seed=0)]
     splits = [split(targets.numpy(), 30)]
     streams = Streams(Examples(rows, targets, 3), splits, [0], ladders[0].shapes, 20, 10)
-    return launch(ladders, recipe, streams)
+    return launch(ladders, streams, recipe.epochs * streams.updates)
 
 
 def is_compiled(fleet: Fleet) -> bool:
@@ -35,7 +35,11 @@ def test_a_short_run_is_not_compiled() -> None:
 def test_without_a_compiler_a_long_run_is_plain(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "WORTH_COMPILING", 0)
     monkeypatch.setattr(engine, "which", lambda _: None)
-    assert not is_compiled(small_fleet())
+    with pytest.warns(SlowerWarning, match="no C\\+\\+ compiler") as said:
+        fleet = small_fleet()
+    assert not is_compiled(fleet)
+    assert len(said) == 1
+    assert "\n" not in str(said[0].message)
 
 
 @pytest.mark.skipif(which("g++") is None, reason="there is no C++ compiler on this machine")
@@ -45,7 +49,7 @@ def test_a_compiled_fleet_learns_what_the_plain_one_learns(monkeypatch: pytest.M
     monkeypatch.setattr(engine, "WORTH_COMPILING", 0)
     compiled = small_fleet()
     assert is_compiled(compiled)
-    costs = [fleet.train_epoch([0.002] * fleet.streams.updates) for fleet in (plain, compiled)]
+    costs = [fleet.train_epoch(torch.full((fleet.streams.updates,), 0.002)) for fleet in (plain, compiled)]
     # The same arithmetic in another order; five updates leave it at rounding.
     torch.testing.assert_close(costs[1], costs[0], rtol=1e-5, atol=1e-6)
     for name, weights in plain.ladder.state_dict().items():
@@ -57,7 +61,7 @@ def test_a_small_fleet_trains_on_one_thread_and_gives_the_others_back() -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        with suitable_threads(fleet):
+        with suitable_arithmetic(fleet):
             assert torch.get_num_threads() == 1
         assert torch.get_num_threads() == 2
     finally:

@@ -203,11 +203,9 @@ def test_the_last_validation_error_is_that_of_the_ladder_that_comes_back(task):
     assert error_of(ladder, examples.rows[rows], examples.targets[rows]) == pytest.approx(expected, rel=1e-5)
 
 
-def test_a_member_without_held_out_rows_has_no_validation_error():
-    apart = Split(HELD_OUT.labeled, HELD_OUT.unlabeled, HELD_OUT.validation[:0])
-    first, second = fit(blobs(), [HELD_OUT, apart], RECIPE, [0, 1], device="cpu").histories
-    assert "validation_error" in first[-1]
-    assert "validation_error" not in second[-1]
+def test_members_of_other_sizes_are_refused():
+    with pytest.raises(ValueError, match="equally many .* Fit those apart"):
+        fit(blobs(), [SPLIT, HELD_OUT], RECIPE, [0, 1], device="cpu")
 
 
 def test_validation_error_falls_while_digits_are_learnt():
@@ -330,7 +328,10 @@ def test_the_ladders_given_stay_as_they_were():
 def test_every_epoch_is_told_of_as_it_ends():
     told: list[Progress] = []
     trained = fit(blobs(), [HELD_OUT] * 2, RECIPE, [0, 1], device="cpu", on_epoch=told.append)
-    assert [progress.epoch for progress in told] == [1, 2, 3, 4, 5, 6]
+    assert [progress.epoch for progress in told] == [0, 1, 2, 3, 4, 5, 6]
+    start = told.pop(0)
+    assert start.members == []
+    assert re.fullmatch(r"getting ready: 2 members, about .* of .* GB", start.doing)
     assert {progress.epochs for progress in told} == {6}
     for progress, *lines in zip(told, *trained.histories, strict=True):
         assert progress.members == lines

@@ -1,49 +1,100 @@
-"""On a GPU the captured fleet learns what the plain one learns."""
+"""On a GPU the captured and the written-out fleets learn what the plain one learns."""
 
 import pytest
 import torch
 
 from tikas.data.splits import split
 from tikas.data.streams import Examples, Streams
-from tikas.training.engine import CapturedFleet
+from tikas.model.ladder import Ladder
+from tikas.training.captured import CapturedFleet
+from tikas.training.fit import fit
 from tikas.training.fleet import Fleet, build_ladder
 from tikas.training.recipe import Recipe
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU on this machine")
 
-RECIPE = Recipe(network=(40, 20), epochs=3)
+RECIPE = Recipe(data="array", network=(40, 20), epochs=3)
+IMAGES = Recipe(data="array", network=("conv 6 3", "max 2", "conv 8 3 same", "mean 2", "global", "top"), epochs=3)
 
 
 def trained(
-    kind: type[Fleet], seeds: list[int], recipe: Recipe = RECIPE
-) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """The costs of every update, and the first member's weights, after three epochs of ten updates."""
+    kind: type[Fleet], seeds: list[int], recipe: Recipe = RECIPE, shape: tuple[int, ...] = (30,), **more: object
+) -> tuple[torch.Tensor, list[Ladder]]:
+    """The costs of every update, and the members, after three epochs of ten updates."""
     torch.set_float32_matmul_precision("highest")
     draw = torch.Generator().manual_seed(0)
-    rows = torch.rand(1000, 30, generator=draw)
-    targets = (rows[:, 0] * 3).long()
+    rows = torch.rand(1000, *shape, generator=draw)
+    targets = (rows.flatten(1)[:, 0] * 3).long()
     examples = Examples(rows, targets, 3).to(torch.device("cuda"))
-    splits = [split(targets.numpy(), 60, seed=seed) for seed in seeds]
-    ladders = [build_ladder(recipe, (30,), 3, seed).cuda() for seed in seeds]
-    streams = Streams(examples, splits, seeds, ladders[0].shapes, 100, 100, most_in_block=10)
-    fleet = kind(ladders, recipe, streams)
-    costs = torch.cat([fleet.train_epoch([0.002] * streams.updates) for _ in range(recipe.epochs)])
-    return costs, fleet.disband()[0].state_dict()
+    splits = [split(targets.cpu().numpy(), 60, seed=seed) for seed in seeds]
+    ladders = [build_ladder(recipe, shape, 3, seed).cuda() for seed in seeds]
+    streams = Streams(
+        examples, splits, seeds, ladders[0].shapes, 100, 80, most_in_block=10, denoising=any(recipe.costs)
+    )
+    fleet = kind(ladders, streams, **more)
+    costs = [fleet.train_epoch(torch.full((streams.updates,), 0.002)) for _ in range(recipe.epochs)]
+    return torch.cat(costs).view(-1, len(seeds), len(ladders[0].rungs) + 1), fleet.disband()
 
 
+def assert_same(ours: tuple[torch.Tensor, list[Ladder]], theirs: tuple[torch.Tensor, list[Ladder]]) -> None:
+    """The same arithmetic in another order: rounding grows with each of the thirty updates."""
+    torch.testing.assert_close(ours[0], theirs[0], rtol=2e-3, atol=2e-3)
+    for one, other in zip(ours[1], theirs[1], strict=True):
+        for name, weights in other.named_parameters():
+            torch.testing.assert_close(dict(one.named_parameters())[name], weights, rtol=5e-2, atol=5e-3, msg=name)
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["plain", "compiled"])
 @pytest.mark.parametrize("seeds", [[3], [3, 4, 5]], ids=["alone", "in company"])
-@pytest.mark.parametrize("denoiser", ["gaussian", "mlp"])
-def test_captured_updates_are_the_plain_updates(seeds: list[int], denoiser: str) -> None:
-    recipe = Recipe(network=(40, 20), epochs=3, denoiser=denoiser)
-    plain, plain_weights = trained(Fleet, seeds, recipe)
-    captured, captured_weights = trained(CapturedFleet, seeds, recipe)
-    # The same arithmetic in another order: rounding grows with each of the thirty updates.
-    torch.testing.assert_close(captured, plain, rtol=2e-3, atol=2e-3)
-    for name, weights in plain_weights.items():
-        torch.testing.assert_close(captured_weights[name], weights, rtol=5e-2, atol=5e-3, msg=name)
+def test_captured_updates_are_the_plain_updates(seeds: list[int], compiled: bool) -> None:
+    assert_same(trained(CapturedFleet, seeds, compiled=compiled), trained(Fleet, seeds))
 
 
-def test_a_member_learns_the_same_alone_and_in_company() -> None:
-    alone, _ = trained(CapturedFleet, [3])
-    together, _ = trained(CapturedFleet, [3, 4, 5])
-    torch.testing.assert_close(together[:, 0], alone, rtol=2e-3, atol=2e-3)
+@pytest.mark.parametrize("seeds", [[3], [3, 4]], ids=["alone", "in company"])
+def test_captured_updates_on_images_are_the_plain_updates(seeds: list[int]) -> None:
+    shape = (2, 9, 9)
+    assert_same(trained(CapturedFleet, seeds, IMAGES, shape, compiled=True), trained(Fleet, seeds, IMAGES, shape))
+
+
+@pytest.mark.parametrize("denoiser", ["gaussian", "mlp", "no-product", "linear", "additive"])
+@pytest.mark.parametrize("seeds", [[3], [3, 4, 5]], ids=["alone", "in company"])
+def test_written_out_updates_are_the_plain_updates(seeds: list[int], denoiser: str) -> None:
+    from tikas.training.fused import FusedFleet
+
+    recipe = Recipe(data="array", network=(40, 20), epochs=3, denoiser=denoiser)
+    assert_same(trained(FusedFleet, seeds, recipe, dtype=torch.float32), trained(Fleet, seeds, recipe))
+
+
+def test_products_in_bf16_stay_close_to_exact_ones() -> None:
+    from tikas.training.fused import FusedFleet
+
+    fast, _ = trained(FusedFleet, [3, 4, 5])
+    exact, _ = trained(FusedFleet, [3, 4, 5], dtype=torch.float32)
+    torch.testing.assert_close(fast, exact, rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("kind", ["captured", "fused"])
+def test_a_member_learns_the_same_alone_and_in_company(kind: str) -> None:
+    from tikas.training.fused import FusedFleet
+
+    fleet = CapturedFleet if kind == "captured" else FusedFleet
+    alone, _ = trained(fleet, [3])
+    together, _ = trained(fleet, [3, 4, 5])
+    torch.testing.assert_close(together[:, :1], alone, rtol=2e-2, atol=2e-2)
+
+
+def test_members_of_other_settings_train_as_one_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dataclasses import replace
+
+    monkeypatch.setattr("tikas.training.engine.WORTH_COMPILING", 0)
+    rows = torch.rand(1000, 30, generator=torch.Generator().manual_seed(0))
+    targets = (rows[:, 0] * 3).long()
+    recipes = [replace(RECIPE, noise=(n,), costs=(c, 1.0, 0.1), learning_rate=r) for n, c, r in SETTINGS]
+    splits = [split(targets.numpy(), 60, seed=seed) for seed in range(3)]
+    together = fit(Examples(rows, targets, 3), splits, recipes, [0, 1, 2])
+    for seed, recipe in enumerate(recipes):
+        alone = fit(Examples(rows, targets, 3), [splits[seed]], recipe, [seed])
+        assert together.histories[seed][-1]["total"] == pytest.approx(alone.histories[0][-1]["total"], rel=2e-2)
+
+
+SETTINGS = [(0.3, 1000.0, 0.002), (0.2, 500.0, 0.001), (0.5, 10.0, 0.005)]

@@ -68,6 +68,8 @@ class Streams:
     ----------
     updates
         How many there are in an epoch.
+    denoised_batch_size
+        How many unlabelled rows a batch holds: none where no cost needs them.
     block
         For how many updates noise is drawn at a time: a divisor of `updates`, so that an epoch is whole blocks.
     unlabeled_plan, labeled_plan
@@ -100,8 +102,8 @@ class Streams:
         self.fully_labeled = len(self._labeled[0]) == len(self._unlabeled[0])
         self.labeled_batch_size = self.batch_size if self.fully_labeled else labeled_batch_size
         members = () if len(seeds) == 1 else (len(seeds),)
-        self._denoised = self.batch_size if denoising else 0
-        self._sizes = [(self._denoised + self.labeled_batch_size) * prod(shape) for shape in shapes]
+        self.denoised_batch_size = self.batch_size if denoising else 0
+        self._sizes = [(self.denoised_batch_size + self.labeled_batch_size) * prod(shape) for shape in shapes]
         self.noise = examples.rows.new_empty(*members, self.block, sum(self._sizes))
         self.unlabeled_plan = self.labeled_plan = torch.empty(0)
 
@@ -141,10 +143,10 @@ class Streams:
         Without denoising costs the unlabelled rows only count the updates, so the batch has none.
         """
         rows, targets, _, weights = self.examples
-        count = self._denoised + self.labeled_batch_size
+        count = self.denoised_batch_size + self.labeled_batch_size
         levels = torch.split(self.noise.select(-2, place), self._sizes, -1)
         return Batch(
-            rows[unlabeled[..., : self._denoised]],
+            rows[unlabeled[..., : self.denoised_batch_size]],
             rows[labeled],
             targets[labeled],
             [level.unflatten(-1, (count, *shape)) for level, shape in zip(levels, self._shapes, strict=True)],

@@ -1,6 +1,7 @@
 """Files of tensors with a JSON header: written whole or not at all, read without executing anything."""
 
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -57,6 +58,8 @@ def write(path: str | Path, tensors: Mapping[str, Tensor], header: Mapping[str, 
 def replace_file(path: Path, payload: bytes) -> None:
     """Write a temporary file beside the old one, make sure that it is on the disk, then put it in its place.
 
+    What is neither a file nor a folder (a device, a pipe) is left alone with an OSError.
+
     Examples
     --------
     >>> import tempfile
@@ -67,6 +70,8 @@ def replace_file(path: Path, payload: bytes) -> None:
     [('notes', b'new')]
     """
     target = Path(os.path.realpath(path))  # of a link, the file that it leads to
+    if target.exists() and not target.is_file() and not target.is_dir():
+        raise OSError(errno.EINVAL, "Not a regular file", str(target))
     temporary = target.with_name(f".{uuid4().hex}.partial")
     try:
         with temporary.open("xb") as file:
@@ -76,9 +81,11 @@ def replace_file(path: Path, payload: bytes) -> None:
         if target.is_file():
             shutil.copymode(target, temporary)
         temporary.replace(target)
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             temporary.unlink()
+        if isinstance(error, OSError):  # the name of the temporary file would tell nobody anything
+            raise type(error)(error.errno, error.strerror, str(path)) from error
         raise
 
 

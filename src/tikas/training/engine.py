@@ -1,19 +1,20 @@
-"""Which program trains a fleet: plain, compiled, or captured as a CUDA graph; all of them learn the same thing."""
+"""Which program trains a fleet: plain, compiled, captured as a CUDA graph, or written out; all learn the same thing."""
 
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from shutil import which
 
 import torch
-from torch import Tensor
 
 from tikas.data.streams import Streams
 from tikas.model.ladder import Ladder
+from tikas.training.captured import CapturedFleet
 from tikas.training.fleet import Fleet
-from tikas.training.recipe import Recipe
 
 WORTH_COMPILING = 1e12
-"""Products of parameters, rows and updates from which on compiling (half a minute on a CPU) is paid back."""
+"""Products of parameters, rows and updates from which on compiling (half a minute) is paid back."""
 
 WORTH_THREADS = 1e8
 """Products of parameters and rows in an update from which on a second thread is worth it."""
@@ -21,103 +22,77 @@ WORTH_THREADS = 1e8
 UPDATES_IN_A_REPLAY = 10
 
 
-class CapturedFleet(Fleet):
-    """A fleet on a GPU: a block of updates is compiled once, captured once, and replayed.
+class SlowerWarning(UserWarning):
+    """Training is right, and slower than it could be on this machine."""
 
-    What a replay needs lies in fixed places, which are filled before it: the rows of each update, the noise of the
-    block and the learning rates. Nothing is copied from the host but the rates, and nothing is waited for.
+
+def launch(ladders: Sequence[Ladder], streams: Streams, updates: int, *, exact: bool = False) -> Fleet:
+    """The quickest fleet for this device and this amount of work.
+
+    Parameters
+    ----------
+    ladders, streams
+        The members and what they see.
+    updates
+        How many there will be.
+    exact
+        Products of full float32 precision on a GPU too, instead of bf16 and TF32.
+
+    Returns
+    -------
+    Fleet
+        On a CPU the plain one, its costs compiled if that is paid back and there is a C++ compiler. On a GPU a captured
+        one; if compiling is paid back, dense ladders are written out in kernels and others compiled.
     """
-
-    def __init__(self, ladders: Sequence[Ladder], recipe: Recipe, streams: Streams) -> None:
-        super().__init__(ladders, recipe, streams)
-        self.optimizer = torch.optim.Adam(self.ladder.parameters(), lr=self.rate, fused=True, capturable=True)
-        self.costs = torch.compile(self.ladder.costs, dynamic=False)
-        self.graph: torch.cuda.CUDAGraph | None = None
-
-    def train_epoch(self, rates: Sequence[float]) -> Tensor:
-        self.streams.start_epoch()
-        block = self.streams.block
-        if self.graph is None:
-            self._capture()
-        assert self.graph is not None
-        all_rates = torch.tensor(rates, dtype=torch.float32).pin_memory().to(self.rate.device, non_blocking=True)
-        costs = []
-        for first in range(0, self.streams.updates, block):
-            self._fill(slice(first, first + block), all_rates)
-            self.graph.replay()
-            costs.append(self.recorded.clone())
-        return torch.cat(costs)
-
-    def _fill(self, updates: slice, rates: Tensor) -> None:
-        self.unlabeled.copy_(self.streams.unlabeled_plan[updates])
-        self.labeled.copy_(self.streams.labeled_plan[updates])
-        self.rates.copy_(rates[updates])
-        self.streams.draw_noise()
-
-    def _capture(self) -> None:
-        """Warm up beside the real training (weights are put back afterwards), then record one block of updates."""
-        block = self.streams.block
-        self.unlabeled = self.streams.unlabeled_plan[:block].clone()
-        self.labeled = self.streams.labeled_plan[:block].clone()
-        self.rates = torch.zeros(block, device=self.rate.device)
-        self.streams.noise.normal_()
-        first_weights = [parameter.detach().clone() for parameter in self.ladder.parameters()]
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(3):
-                self._update_in_place(0)
-        torch.cuda.current_stream().wait_stream(side)
-        self.graph = torch.cuda.CUDAGraph()
-        self.optimizer.zero_grad()
-        with torch.cuda.graph(self.graph):
-            self.recorded = torch.stack([self._update_in_place(place) for place in range(block)])
-        with torch.no_grad():
-            for parameter, first in zip(self.ladder.parameters(), first_weights, strict=True):
-                parameter.copy_(first)
-                for moment in self.optimizer.state[parameter].values():
-                    moment.zero_()
-
-    def _update_in_place(self, place: int) -> Tensor:
-        self.rate.copy_(self.rates[place])
-        return self.update(self.streams.assemble(self.unlabeled[place], self.labeled[place], place))
-
-
-def launch(ladders: Sequence[Ladder], recipe: Recipe, streams: Streams) -> Fleet:
-    """The quickest fleet for this device and this amount of work: the plain one, unless compiling is paid back.
-
-    On a CPU that also takes a C++ compiler; where there is none the plain fleet is right, and slower.
-    """
-    fleet = Fleet(ladders, recipe, streams)
-    if _work(fleet) < WORTH_COMPILING:
-        return fleet
+    long = _work_of_an_update(ladders, streams) * updates >= WORTH_COMPILING
+    if not isinstance(ladders[0], Ladder):  # a network that somebody else wrote may do what no compiler follows
+        return Fleet(ladders, streams)
     if streams.examples.rows.is_cuda:
-        torch.set_float32_matmul_precision("high")
-        return CapturedFleet(ladders, recipe, streams)
-    if which("g++"):
+        return _launch_on_gpu(ladders, streams, long=long, exact=exact)
+    fleet = Fleet(ladders, streams)
+    if long and which("g++"):
         fleet.costs = torch.compile(fleet.ladder.costs, dynamic=False)
+    elif long:
+        _say_slower("there is no C++ compiler (g++) for torch.compile")
     return fleet
 
 
-@contextmanager
-def suitable_threads(fleet: Fleet) -> Iterator[None]:
-    """One thread while a small fleet trains on a CPU: its operations are over before a second one has woken up.
+def _launch_on_gpu(ladders: Sequence[Ladder], streams: Streams, *, long: bool, exact: bool) -> Fleet:
+    if not find_spec("triton"):
+        if long:
+            _say_slower("Triton is not installed")
+        return CapturedFleet(ladders, streams, compiled=False)
+    if long:
+        from tikas.training.fused import FusedFleet, can_be_fused
 
-    On two cores a second thread gains a tenth, and when another process wants a core it costs half.
+        if can_be_fused(ladders[0], streams):
+            return FusedFleet(ladders, streams, torch.float32 if exact else torch.bfloat16)
+    return CapturedFleet(ladders, streams, compiled=long)
+
+
+def _say_slower(why: str) -> None:
+    warnings.warn(f"Training goes on without compiled code, and slower, because {why}.", SlowerWarning, stacklevel=5)
+
+
+@contextmanager
+def suitable_arithmetic(fleet: Fleet, *, exact: bool = False) -> Iterator[None]:
+    """TF32 products while a fleet trains on a GPU, and one thread while a small one trains on a CPU.
+
+    Operations of a small fleet are over before a second thread has woken up. On two cores it gains a tenth, and when
+    another process wants a core it costs half.
     """
-    threads = torch.get_num_threads()
-    if not fleet.streams.examples.rows.is_cuda and _work_of_an_update(fleet) < WORTH_THREADS:
+    threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    if fleet.device.type == "cuda":
+        torch.set_float32_matmul_precision("highest" if exact else "high")
+    elif _work_of_an_update(fleet.ladders, fleet.streams) < WORTH_THREADS:
         torch.set_num_threads(1)
     try:
         yield
     finally:
         torch.set_num_threads(threads)
+        torch.set_float32_matmul_precision(precision)
 
 
-def _work(fleet: Fleet) -> float:
-    return _work_of_an_update(fleet) * fleet.recipe.epochs * fleet.streams.updates
-
-
-def _work_of_an_update(fleet: Fleet) -> float:
-    rows = 2 * fleet.streams.batch_size + fleet.streams.labeled_batch_size
-    return float(sum(parameter.numel() for parameter in fleet.ladder.parameters())) * rows
+def _work_of_an_update(ladders: Sequence[Ladder], streams: Streams) -> float:
+    rows = 2 * streams.batch_size + streams.labeled_batch_size
+    return float(sum(parameter.numel() for parameter in ladders[0].parameters())) * rows * len(ladders)

@@ -33,24 +33,35 @@ def build_ladder(recipe: Recipe, input_shape: Sequence[int], outputs: int, seed:
 def stack(ladders: Sequence[Ladder]) -> Ladder:
     """One ladder with a leading member dimension on every parameter and statistic; a ladder alone stays as it is.
 
-    `tikas.model` is written so that such a ladder computes what its members would: see `tikas.model.layout`.
+    `tikas.model` is written so that such a ladder computes what its members would: see `tikas.model.layout`. Where
+    members differ in their noise or in their costs, these have a member dimension too.
     """
     if len(ladders) == 1:
         return deepcopy(ladders[0])
     states = [ladder.state_dict() for ladder in ladders]
-    return _with_tensors(ladders[0], {name: torch.stack([state[name] for state in states]) for name in states[0]})
+    stacked = with_tensors(ladders[0], {name: torch.stack([state[name] for state in states]) for name in states[0]})
+    first = next(stacked.parameters())
+    for level, rung in enumerate(stacked.rungs):
+        for name in ("noise", "cost"):
+            values = [getattr(ladder.rungs[level], name) for ladder in ladders]
+            if len(set(values)) > 1:
+                setattr(rung, name, torch.tensor(values, dtype=first.dtype, device=first.device))
+    return stacked
 
 
-def unstack(fleet: Ladder, members: int) -> list[Ladder]:
-    """The members of a stacked ladder, each on its own again."""
-    if members == 1:
-        return [deepcopy(fleet)]
-    state = fleet.state_dict()
-    return [_with_tensors(fleet, {name: state[name][member].clone() for name in state}) for member in range(members)]
+def unstack(stacked: Ladder, ladders: Sequence[Ladder]) -> list[Ladder]:
+    """The members of a stacked ladder, each on its own again, with the settings of those that were stacked."""
+    if len(ladders) == 1:
+        return [deepcopy(stacked)]
+    state = stacked.state_dict()
+    return [
+        with_tensors(ladder, {name: state[name][member].clone() for name in state})
+        for member, ladder in enumerate(ladders)
+    ]
 
 
-def _with_tensors(ladder: Ladder, tensors: Mapping[str, Tensor]) -> Ladder:
-    """A copy of a ladder that holds other tensors, of other shapes, under the same names."""
+def with_tensors(ladder: Ladder, tensors: Mapping[str, Tensor]) -> Ladder:
+    """A copy of a ladder that holds other tensors, perhaps of other shapes, under the same names."""
     copy = deepcopy(ladder)
     parameters = {name for name, _ in copy.named_parameters()}
     for name, tensor in tensors.items():
@@ -65,39 +76,67 @@ class Fleet:
     Parameters
     ----------
     ladders
-        The members, all of one shape, on the device to train on.
-    recipe
-        What they have in common.
+        The members, all of one shape and on the device to train on. They may differ in noise and in costs.
     streams
         What they see.
+    capturable
+        Whether updates may be captured as a CUDA graph.
     """
 
-    def __init__(self, ladders: Sequence[Ladder], recipe: Recipe, streams: Streams) -> None:
-        self.recipe = recipe
+    def __init__(self, ladders: Sequence[Ladder], streams: Streams, *, capturable: bool = False) -> None:
         self.streams = streams
+        self.ladders = ladders
         self.members = len(ladders)
+        self.member_dims = () if len(ladders) == 1 else (len(ladders),)
+        self.device = streams.examples.rows.device
         self.ladder = stack(ladders).train()
-        self.rate = torch.tensor(recipe.learning_rate, device=streams.examples.rows.device)
-        self.optimizer = torch.optim.Adam(self.ladder.parameters(), lr=self.rate, fused=True)
+        self.rate = torch.zeros((), device=self.device)
+        self.optimizer = torch.optim.Adam(self.ladder.parameters(), lr=self.rate, fused=True, capturable=capturable)
         self.costs: Callable[..., Costs] = self.ladder.costs
 
-    def train_epoch(self, rates: Sequence[float]) -> Tensor:
-        """One pass over the unlabelled rows; the costs of every update, ``(updates, *members, 1 + levels)``."""
+    def train_epoch(self, rates: Tensor) -> Tensor:
+        """One pass over the unlabelled rows.
+
+        Parameters
+        ----------
+        rates
+            The learning rate of each update, ``(updates,)``, or of each update and member, ``(updates, members)``.
+
+        Returns
+        -------
+        Tensor
+            The costs of every update, ``(updates, *members, 1 + levels)``, supervised first.
+        """
         self.streams.start_epoch()
-        return torch.stack([self._next_update(update, rate) for update, rate in enumerate(rates)])
+        rates = rates.to(self.device, torch.float32)
+        return torch.stack([self.update(self.streams.batch(update), rate) for update, rate in enumerate(rates)])
 
-    def _next_update(self, update: int, rate: float) -> Tensor:
-        self.rate.fill_(rate)
-        return self.update(self.streams.batch(update))
-
-    def update(self, batch: Batch) -> Tensor:
+    def update(self, batch: Batch, rate: Tensor) -> Tensor:
         """Take one step; the costs before it, ``(*members, 1 + levels)``, supervised first."""
         self.optimizer.zero_grad()
         costs = self.costs(**batch._asdict())
         costs.total.sum().backward()
-        self.optimizer.step()
+        if rate.dim():
+            self._step_at_rates(rate)
+        else:
+            self.rate.copy_(rate)
+            self.optimizer.step()
         return torch.cat([costs.supervised.detach().unsqueeze(-1), costs.denoising.detach()], dim=-1)
+
+    @torch.no_grad()
+    def _step_at_rates(self, rates: Tensor) -> None:
+        """A step at a rate of one, of which each member goes only as far as its own rate says."""
+        before = [parameter.detach().clone() for parameter in self.ladder.parameters()]
+        self.rate.fill_(1.0)
+        self.optimizer.step()
+        for parameter, start in zip(self.ladder.parameters(), before, strict=True):
+            share = rates.view(-1, *[1] * (parameter.dim() - 1))
+            parameter.copy_(torch.lerp(start, parameter, share))
+
+    def stacked(self) -> Ladder:
+        """All members as they are now, as one ladder; `calibrate` and eval mode may be used, and put back."""
+        return self.ladder
 
     def disband(self) -> list[Ladder]:
         """The members as they are now, each on its own."""
-        return unstack(self.ladder, self.members)
+        return unstack(self.ladder, self.ladders)

@@ -65,6 +65,8 @@ def progress_bar(
 def figures(progress: Progress) -> str:
     """The costs of an epoch, and the validation error where there is one, averaged over the members.
 
+    Before the first epoch, what is being done.
+
     Examples
     --------
     >>> from tikas.training.fit import Progress
@@ -72,6 +74,8 @@ def figures(progress: Progress) -> str:
     'cost 1.5 (0.4)'
     """
     lines = progress.members
+    if not lines:
+        return progress.doing
     names = [name for name in ("total", "supervised", "validation_error") if name in lines[0]]
     means = {name: sum(line[name] for line in lines) / len(lines) for name in names}
     shown = f"cost {means['total']:.4g} ({means['supervised']:.2g})"

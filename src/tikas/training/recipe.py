@@ -18,11 +18,12 @@ if TYPE_CHECKING:
 
 Calibration = Literal["all", "labeled"]
 Preprocess = Literal["none", "whiten"]
+Precision = Literal["fast", "exact"]
 
 TOP = "top"
 """Asks for a dense top where the network ends in a pooling rung that would be the top itself."""
 
-NEW_FIELDS = ("preprocess",)
+NEW_FIELDS = ("preprocess", "precision")
 """Fields that are part of a recipe's name only where they are not at their default: records from before keep theirs."""
 
 
@@ -75,6 +76,8 @@ class Recipe:
     """Labelled rows in an update; fewer labels than that are repeated, each time with other noise."""
     calibration: Calibration = "all"
     """Which training rows the statistics for prediction come from; the paper's authors took the labelled ones."""
+    precision: Precision = "fast"
+    """Of the products on a GPU: bf16 or TF32, or exactly float32. On a CPU they are always exact."""
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "labeled_batch_size", "validation"):
@@ -102,6 +105,7 @@ class Recipe:
             ("denoiser", DenoiserName),
             ("preprocess", Preprocess),
             ("calibration", Calibration),
+            ("precision", Precision),
         ):
             choices = get_args(kind)
             _require(getattr(self, name) in choices, name, self, f"one of {', '.join(map(repr, choices))}")

@@ -1,0 +1,429 @@
+"""The dense ladder's update by hand: Algorithm 1 up, down and back again, as products and one kernel a level.
+
+What autograd and a compiler would make of `tikas.model.ladder` is bound by memory: chains of small kernels that read
+and write every latent a dozen times. Here the products are bf16 (accumulated in float32), each level's chain is one
+kernel, and the way back is written out. Parameters stay in float32; the optimiser writes the bf16 copies that the
+products read. `tests/test_fused.py` holds costs and weights against the plain ladder's.
+
+Widths are padded to whole sixteen bytes, which is what quick products need. Padding units have zero weights both ways,
+every kernel leaves them zero, and so they enter no cost, no statistic and no gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+
+from tikas.data.streams import Streams
+from tikas.model.denoisers import DENOISERS
+from tikas.model.ladder import Ladder
+from tikas.model.rungs import ACTIVATIONS, DenseRung, Rung
+from tikas.training.captured import CapturedFleet
+from tikas.training.fleet import stack, with_tensors
+from tikas.training.kernels.adam import adam_kernel
+from tikas.training.kernels.denoisers import NUMBERS as DENOISER_NUMBERS
+from tikas.training.kernels.levels import (
+    NUMBERS,
+    climb_back_kernel,
+    climb_kernel,
+    descend_back_kernel,
+    descend_kernel,
+    gather_kernel,
+)
+from tikas.training.kernels.top import top_back_kernel, top_kernel
+
+MOST_ROWS = 256
+MOST_OUTPUTS = 128
+ADAM_BLOCK = 2048
+WARPS = 4
+
+
+def can_be_fused(ladder: Ladder, streams: Streams) -> bool:
+    """Whether the kernels know every rung, and a batch fits on the chip."""
+    if type(ladder) is not Ladder or not all(isinstance(rung, DenseRung) for rung in ladder.rungs[1:]):
+        return False
+    known = all(_activation_number(rung) is not None for rung in ladder.rungs)
+    small = max(streams.batch_size, streams.labeled_batch_size) <= MOST_ROWS and ladder.shapes[-1][0] <= MOST_OUTPUTS
+    return known and small and len(ladder.shapes[0]) == 1 and streams.examples.rows.dtype == torch.float32
+
+
+def _activation_number(rung: Rung) -> int | None:
+    """By its function alone: which of scale and bias there are is told to the kernels too. None where it is unknown."""
+    functions = {kind.function: NUMBERS[name] for name, kind in ACTIVATIONS.items()}
+    return functions.get(rung.activation.function)
+
+
+class Storage:
+    """The parameters of all members as one matrix, a member a row; by name they are views into it, padded."""
+
+    def __init__(self, shapes: Mapping[str, tuple[int, int]], members: int, device: torch.device) -> None:
+        self._shapes = shapes
+        self._offsets: dict[str, int] = {}
+        self.size = 0
+        for name, (rows, columns) in shapes.items():
+            self._offsets[name] = self.size
+            self.size += rows * columns
+        self.values = torch.zeros(members, self.size, device=device)
+
+    def view(self, buffer: Tensor, name: str) -> Tensor:
+        """A parameter ``(members, rows, columns)`` in a buffer that lies as `values` does."""
+        rows, columns = self._shapes[name]
+        offset = self._offsets[name]
+        return buffer[:, offset : offset + rows * columns].view(len(buffer), rows, columns)
+
+
+@dataclass
+class Level:
+    """What the kernels of a level are told, and the tensors that they leave for each other."""
+
+    number: int
+    width: int
+    padded: int
+    activation: int
+    beta: bool
+    gamma: bool
+    denoised: bool
+    costed: bool
+    lowest: bool
+    clean: int
+    first_cost: int = 0
+    noise_offset: int = 0
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.tensors[name]
+
+
+class FusedFleet(CapturedFleet):
+    """A fleet of dense ladders on a GPU whose update is written out.
+
+    Parameters
+    ----------
+    ladders, streams
+        As for `Fleet`; `can_be_fused` says of which.
+    dtype
+        Of the products and of what is stored between them.
+    """
+
+    def __init__(self, ladders: Sequence[Ladder], streams: Streams, dtype: torch.dtype = torch.bfloat16) -> None:
+        self.streams = streams
+        self.ladders = ladders
+        self.members = len(ladders)
+        self.member_dims = () if self.members == 1 else (self.members,)
+        self.template = ladders[0]
+        self.dtype = dtype
+        self.device = streams.examples.rows.device
+        self.labeled, self.unlabeled = streams.labeled_batch_size, streams.denoised_batch_size
+        self.updates_done = 0
+        self.denoiser = self._denoiser_number()
+        self.levels = self._levels()
+        self._store_parameters(ladders)
+        noises = [[float(rung.noise) for rung in ladder.rungs] for ladder in ladders]
+        weights = [[float(rung.cost) for rung in ladder.rungs] for ladder in ladders]
+        self.settings = torch.cat([torch.tensor(noises), torch.tensor(weights)], 1).to(self.device)
+        self._allocate()
+        self.start()
+
+    def _denoiser_number(self) -> int:
+        kinds = {type(rung.denoiser): rung for rung in self.template.rungs if rung.denoiser is not None}
+        return next((DENOISER_NUMBERS[name] for name, kind in DENOISERS.items() if kind in kinds), 0)
+
+    def _levels(self) -> list[Level]:
+        costed = self.template.costed
+        levels = []
+        for number, rung in enumerate(self.template.rungs):
+            activation = _activation_number(rung)
+            assert activation is not None
+            levels.append(
+                Level(
+                    number=number,
+                    width=rung.shape[0],
+                    padded=-(-rung.shape[0] // 8) * 8,
+                    activation=activation,
+                    beta=rung.beta is not None,
+                    gamma=rung.gamma is not None,
+                    denoised=rung.denoiser is not None,
+                    costed=number in costed,
+                    lowest=bool(costed) and number == costed[0],
+                    clean=self.unlabeled if number <= max(costed, default=-1) else 0,
+                )
+            )
+        levels[0].clean = levels[1].clean  # the clean stream starts only if it has somewhere to go
+        return levels
+
+    # Parameters
+
+    def _store_parameters(self, ladders: Sequence[Ladder]) -> None:
+        padded = [level.padded for level in self.levels]
+        matrices: dict[str, tuple[int, int]] = {}
+        vectors: dict[str, tuple[int, int]] = {}
+        for level, rung in zip(self.levels, self.template.rungs, strict=True):
+            prefix = f"rungs.{level.number}"
+            if level.number:
+                matrices[f"{prefix}.weight"] = (level.padded, padded[level.number - 1])
+            if rung.back is not None:
+                matrices[f"{prefix}.back.weight"] = (padded[level.number - 1], level.padded)
+            for name, parameter in rung.named_parameters():
+                if "weight" not in name:
+                    vectors[f"{prefix}.{name}"] = (parameter.shape[0] if parameter.dim() == 2 else 1, level.padded)
+        self.matrices = Storage(matrices, self.members, self.device)
+        self.vectors = Storage(vectors, self.members, self.device)
+        for member, ladder in enumerate(ladders):
+            for name, parameter in ladder.named_parameters():
+                tensor = parameter.detach() if parameter.dim() == 2 else parameter.detach().unsqueeze(0)
+                self._place(name)[member, : tensor.shape[0], : tensor.shape[1]] = tensor
+        self.copies = self.matrices.values
+        if self.dtype != torch.float32:
+            self.copies = self.matrices.values.to(self.dtype)
+        self.matrix_gradients = torch.zeros_like(self.copies)
+        self.vector_gradients = torch.zeros_like(self.vectors.values)
+        self.moments = [torch.zeros_like(s.values) for s in (self.matrices, self.vectors) for _ in range(2)]
+
+    def _place(self, name: str) -> Tensor:
+        storage = self.matrices if "weight" in name else self.vectors
+        return storage.view(storage.values, name)
+
+    def disband(self) -> list[Ladder]:
+        return [with_tensors(ladder, self._parameters(member)) for member, ladder in enumerate(self.ladders)]
+
+    def stacked(self) -> Ladder:
+        return stack(self.disband())
+
+    def _parameters(self, member: int) -> dict[str, Tensor]:
+        """The parameters of a member, without their padding."""
+        tensors = {}
+        for name, parameter in self.template.named_parameters():
+            rows, columns = parameter.shape if parameter.dim() == 2 else (1, parameter.shape[0])
+            tensors[name] = self._place(name)[member, :rows, :columns].clone().view(parameter.shape)
+        return tensors
+
+    # What lies between the kernels
+
+    def _allocate(self) -> None:
+        def empty(rows: int, width: int, dtype: torch.dtype | None = None) -> Tensor:
+            return torch.zeros(self.members, rows, width, dtype=dtype or self.dtype, device=self.device)
+
+        top, block = self.levels[-1], self.streams.block
+        slots, offset = 1, 0
+        corrupted = self.labeled + self.unlabeled
+        for level in self.levels:
+            p, above = level.padded, self.levels[min(level.number + 1, top.number)]
+            precise = torch.float32 if level is top else self.dtype
+            level.noise_offset = offset
+            offset += corrupted * level.width
+            if level.costed:
+                level.first_cost = slots
+                slots += self._grid(level)[1]
+            rows = corrupted + level.clean
+            level.tensors["hidden"] = empty(rows, p, precise)
+            if level.number:
+                level.tensors |= {"projected": empty(rows, p), "to_projected": empty(rows, p)}
+                rows_above = corrupted if level is top else corrupted + above.clean
+                level.tensors["to_hidden"] = empty(rows_above, p, precise)
+            if level.denoised:
+                level.tensors |= {
+                    "signal": empty(self.unlabeled, p, precise),
+                    "to_signal": empty(self.unlabeled, p, precise),
+                    "denoised": empty(self.unlabeled, p),
+                    "to_denoised": empty(self.unlabeled, p),
+                    "to_corrupted": empty(self.unlabeled, p),
+                    "to_clean": empty(self.unlabeled, p),
+                    "to_statistics": empty(2, p, torch.float32),
+                }
+        self.recorded = torch.zeros(block, self.members, slots, device=self.device)
+        self.noise = self.streams.noise.view(self.members, block, -1)
+
+    def _units(self, level: Level, *, back: bool = False) -> int:
+        """Units of a program: many for the memory's sake, but few where the chip would stand idle.
+
+        The way back keeps twice as much in its registers.
+        """
+        sizes = (16,) if back else (32, 16)
+        return next((units for units in sizes if self.members * level.padded // units >= 256), 8)
+
+    # The update
+
+    def update_in_place(self, place: int) -> None:
+        """Take one step with the rows and the noise at this place of the block, and record its costs."""
+        top = self.levels[-1]
+        self._gather(place)
+        for level in self.levels[1:]:
+            self._climb(level, place)
+        self._top(place)
+        descent = [level for level in reversed(self.levels) if level.denoised]
+        for level in descent:
+            self._descend(level, place)
+        for level in reversed(descent):
+            self._descend_back(level, place)
+        if descent:
+            rows, classes = _rows(self.unlabeled), self.template.task == "classification"
+            top_back_kernel[(self.members,)](
+                top["hidden"], top["to_signal"], top["to_hidden"], top["hidden"].shape[1], top.width, top.padded,
+                self.labeled, self.unlabeled, classes, rows, triton.next_power_of_2(top.padded), num_warps=4,
+            )  # fmt: skip
+        for level in reversed(self.levels[1:]):
+            self._climb_back(level, place)
+        self._step(place)
+
+    def _gather(self, place: int) -> None:
+        level, rows = self.levels[0], self.levels[0]["hidden"].shape[1]
+        gather_kernel[(self.members, rows)](
+            self.streams.examples.rows, self.labeled_rows[place], self.unlabeled_rows[place], self._noise(level, place),
+            self.settings, level["hidden"],
+            self.noise.stride(0), self.settings.stride(0), self.labeled, self.unlabeled, rows, level.width,
+            level.padded, UNITS=min(1024, triton.next_power_of_2(level.padded)), num_warps=4,
+        )  # fmt: skip
+
+    def _climb(self, level: Level, place: int) -> None:
+        below = self.levels[level.number - 1]
+        weight = self.matrices.view(self.copies, f"rungs.{level.number}.weight")
+        _product(below["hidden"][:, : level["projected"].shape[1]], weight.mT, level["projected"])
+        climb_kernel[self._grid(level)](
+            level["projected"], self._noise(level, place), self.settings[:, level.number :],
+            *self._scale_and_bias(level, self.vectors.values), level["hidden"],
+            self.noise.stride(0), self.settings.stride(0), self.vectors.size, level.width, level.padded,
+            **self._sizes(level), ACTIVATION=level.activation, BETA=level.beta, GAMMA=level.gamma, num_warps=WARPS,
+        )  # fmt: skip
+
+    def _top(self, place: int) -> None:
+        top, examples = self.levels[-1], self.streams.examples
+        weights = examples.weights
+        top_kernel[(self.members, 2 if top.denoised else 1)](
+            top["hidden"], examples.targets, examples.targets if weights is None else weights,
+            self.labeled_rows[place], top["signal"] if top.denoised else top["hidden"], top["to_hidden"],
+            self.recorded[place], self.recorded.stride(1), top["hidden"].shape[1], top.width, top.padded,
+            self.labeled, self.unlabeled, weights is not None, self.template.task == "classification",
+            _rows(max(self.labeled, self.unlabeled)), triton.next_power_of_2(top.padded), num_warps=4,
+        )  # fmt: skip
+
+    def _descend(self, level: Level, place: int) -> None:
+        if level.number < self.levels[-1].number:
+            above = self.levels[level.number + 1]
+            weight = self.matrices.view(self.copies, f"rungs.{above.number}.back.weight")
+            _product(above["denoised"], weight.mT, level["signal"])
+        descend_kernel[self._grid(level)](
+            level["signal"], *self._latents(level, place), self._denoiser(level, self.vectors.values),
+            level["denoised"], self.recorded[place, :, level.first_cost :],
+            self.noise.stride(0), self.settings.stride(0), self.vectors.size, self.recorded.stride(1),
+            level.width, level.padded, **self._sizes(level), **self._kind(level), num_warps=WARPS,
+        )  # fmt: skip
+
+    def _descend_back(self, level: Level, place: int) -> None:
+        if not level.lowest:
+            below, name = self.levels[level.number - 1], f"rungs.{level.number}.back.weight"
+            _product(below["to_signal"], self.matrices.view(self.copies, name), level["to_denoised"])
+            _product(below["to_signal"].mT, level["denoised"], self.matrices.view(self.matrix_gradients, name))
+        descend_back_kernel[self._grid(level, back=True)](
+            level["signal"], *self._latents(level, place), self._denoiser(level, self.vectors.values),
+            level["to_denoised"], level["to_signal"], level["to_corrupted"], level["to_clean"],
+            level["to_statistics"], self._denoiser(level, self.vector_gradients),
+            self.noise.stride(0), self.settings.stride(0), self.vectors.size, len(self.levels),
+            level.width, level.padded, **self._sizes(level, back=True), **self._kind(level), num_warps=WARPS,
+        )  # fmt: skip
+
+    def _climb_back(self, level: Level, place: int) -> None:
+        top = level is self.levels[-1]
+        spare = level["to_projected"]
+        climb_back_kernel[self._grid(level, back=True)](
+            level["projected"], self._noise(level, place), self.settings[:, level.number :],
+            *self._scale_and_bias(level, self.vectors.values), level["to_hidden"],
+            level.tensors.get("to_corrupted", spare), level.tensors.get("to_clean", spare),
+            level.tensors.get("to_statistics", self.settings), level["to_projected"],
+            *self._scale_and_bias(level, self.vector_gradients),
+            self.noise.stride(0), self.settings.stride(0), self.vectors.size, level["to_hidden"].shape[1],
+            level.width, level.padded, **self._sizes(level, back=True), ACTIVATION=level.activation, BETA=level.beta,
+            GAMMA=level.gamma, DENOISED=level.denoised, COSTED=level.costed,
+            CLEAN_ABOVE=not top and self.levels[level.number + 1].clean > 0, num_warps=WARPS,
+        )  # fmt: skip
+        name, below = f"rungs.{level.number}.weight", self.levels[level.number - 1]
+        if below.number:
+            _product(level["to_projected"], self.matrices.view(self.copies, name), below["to_hidden"])
+        rows = below["hidden"][:, : level["to_projected"].shape[1]]
+        _product(level["to_projected"].mT, rows, self.matrices.view(self.matrix_gradients, name))
+
+    def _step(self, place: int) -> None:
+        parts = (self.matrices, self.matrix_gradients, self.copies), (self.vectors, self.vector_gradients, None)
+        for part, (storage, gradients, copies) in enumerate(parts):
+            adam_kernel[(triton.cdiv(storage.size, ADAM_BLOCK), self.members)](
+                storage.values, gradients, *self.moments[2 * part : 2 * part + 2],
+                gradients if copies is None else copies, self.rates[place], storage.size,
+                COPIED=copies is not None and copies is not storage.values, BLOCK=ADAM_BLOCK, num_warps=8,
+            )  # fmt: skip
+
+    # What kernels are told
+
+    def _grid(self, level: Level, *, back: bool = False) -> tuple[int, int]:
+        return self.members, triton.cdiv(level.padded, self._units(level, back=back))
+
+    def _sizes(self, level: Level, *, back: bool = False) -> dict[str, int]:
+        return {
+            "LABELED": self.labeled,
+            "UNLABELED": self.unlabeled,
+            "CLEAN": level.clean,
+            "ROWS": _rows(max(self.labeled, self.unlabeled)),
+            "UNITS": self._units(level, back=back),
+        }
+
+    def _kind(self, level: Level) -> dict[str, Any]:
+        return {
+            "DENOISER": self.denoiser,
+            "INPUT": level.number == 0,
+            "COSTED": level.costed,
+            "LOWEST": level.lowest,
+        }
+
+    def _noise(self, level: Level, place: int) -> Tensor:
+        return self.noise[:, place, level.noise_offset :]
+
+    def _latents(self, level: Level, place: int) -> tuple[Tensor, ...]:
+        projected = level["projected"] if level.number else level["hidden"]
+        rows, noise = self.unlabeled_rows[place], self._noise(level, place)
+        return projected, self.streams.examples.rows, rows, noise, self.settings[:, level.number :]
+
+    def _scale_and_bias(self, level: Level, buffer: Tensor) -> tuple[Tensor, Tensor]:
+        names = ((level.beta, "beta"), (level.gamma, "gamma"))
+        beta, gamma = (
+            self.vectors.view(buffer, f"rungs.{level.number}.{name}") if there else buffer for there, name in names
+        )
+        return beta, gamma
+
+    def _denoiser(self, level: Level, buffer: Tensor) -> Tensor:
+        """From the first of the parameters on; the others lie behind it."""
+        return self.vectors.view(buffer, f"rungs.{level.number}.denoiser.a")
+
+    # What capturing asks for
+
+    def prepare_rates(self, rates: Tensor) -> Tensor:
+        """For each update and member the rate over 1 - 0.9ᵗ, and 1/√(1 - 0.999ᵗ)."""
+        steps = torch.arange(self.updates_done + 1, self.updates_done + 1 + len(rates), dtype=torch.float64)[:, None]
+        self.updates_done += len(rates)
+        rates = rates.view(len(rates), -1).expand(-1, self.members)
+        return torch.stack([rates / (1 - 0.9**steps), ((1 - 0.999**steps) ** -0.5).expand_as(rates)], -1)
+
+    def forget_warm_up(self) -> None:
+        for moment in self.moments:
+            moment.zero_()
+
+    def read_costs(self, recorded: Tensor) -> Tensor:
+        """Sum up what the programs of each level have recorded."""
+        costs = recorded.new_zeros(*recorded.shape[:-1], 1 + len(self.levels))
+        costs[..., 0] = recorded[..., 0]
+        for level in self.levels:
+            if level.costed:
+                programs = self._grid(level)[1]
+                shares = recorded[..., level.first_cost : level.first_cost + programs]
+                costs[..., 1 + level.number] = shares.sum(-1) / (self.unlabeled * level.width)
+        return costs
+
+
+def _rows(count: int) -> int:
+    return max(16, 1 << (count - 1).bit_length())
+
+
+def _product(left: Tensor, right: Tensor, result: Tensor) -> None:
+    torch.bmm(left, right, out=result)

@@ -1,0 +1,171 @@
+"""Members spread over GPUs, and over as many fleets, one after another, as memory asks for."""
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from math import ceil, prod
+from pathlib import Path
+from threading import Event, Lock
+
+import torch
+
+from tikas.model.ladder import Ladder
+from tikas.training.devices import suitable_device
+from tikas.training.engine import UPDATES_IN_A_REPLAY
+from tikas.training.loop import History, Job, Progress, Trained, train
+
+SHARE_OF_MEMORY = 0.9
+TENSORS_OF_A_PARAMETER = 5
+"""The weight, its copy for products, its gradient and Adam's two moments."""
+TENSORS_OF_A_LATENT = 12
+"""What the way back needs of every level and row, about."""
+
+
+def suitable_devices(asked: str | torch.device | None, members: int) -> list[torch.device]:
+    """The device that was asked for; where it is any GPU, as many of them as there are members for.
+
+    Examples
+    --------
+    >>> suitable_devices("cpu", members=8)
+    [device(type='cpu')]
+    """
+    device = suitable_device(asked)
+    if device.type != "cuda" or device.index is not None:
+        return [device]
+    return [torch.device("cuda", index) for index in range(min(torch.cuda.device_count(), members))]
+
+
+def bytes_of_a_member(ladder: Ladder, rows: int, updates_in_a_block: int) -> int:
+    """About what a member needs while it trains: its parameters, its latents, and its noise.
+
+    Examples
+    --------
+    >>> from tikas.training.fleet import build_ladder
+    >>> from tikas.training.recipe import Recipe
+    >>> round(bytes_of_a_member(build_ladder(Recipe(), (784,), 10, seed=0), rows=300, updates_in_a_block=10) / 1e6)
+    142
+    """
+    parameters = sum(parameter.numel() for parameter in ladder.parameters())
+    values = rows * sum(map(prod, ladder.shapes))
+    return 4 * (TENSORS_OF_A_PARAMETER * parameters + (TENSORS_OF_A_LATENT + updates_in_a_block) * values)
+
+
+def free_bytes(device: torch.device) -> int:
+    """Memory that is left on a device."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        return next(1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
+    except (OSError, StopIteration):
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def train_in_groups(job: Job, devices: Sequence[torch.device], on_epoch: Callable[[Progress], None] | None) -> Trained:
+    """Train all members: each device its share of them, in fleets that fit.
+
+    A fleet that runs out of memory all the same is split in two, and each half trained for itself: members learn the
+    same in any company.
+    """
+    members = len(job.seeds)
+    size = ceil(members / len(devices))
+    shares = [list(range(first, min(first + size, members))) for first in range(0, members, size)]
+    reporter, stop = _Reporter(job, on_epoch), Event()
+    if len(shares) == 1:
+        parts = _train_share(job, shares[0], devices[0], reporter, stop)
+    else:
+        with ThreadPoolExecutor(len(shares)) as pool:
+            futures = [
+                pool.submit(_train_share, job, share, device, reporter, stop)
+                for share, device in zip(shares, devices, strict=False)
+            ]
+            try:
+                done = [future.result() for future in futures]
+            except KeyboardInterrupt:
+                stop.set()
+                done = [future.result() for future in futures]
+            except BaseException:
+                stop.set()
+                raise
+        parts = {member: part for share in done for member, part in share.items()}
+    trained = [parts[member] for member in range(members)]
+    return Trained(
+        [part.ladders[0] for part in trained],
+        [part.histories[0] for part in trained],
+        any(part.interrupted for part in trained),
+    )
+
+
+def _train_share(
+    job: Job, members: Sequence[int], device: torch.device, reporter: "_Reporter", stop: Event
+) -> dict[int, Trained]:
+    """Train these members on one device, in as many fleets as it takes; what became of each."""
+    queue = _groups(job, members, device, reporter)
+    done: dict[int, Trained] = {}
+    with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+        while queue:
+            group = queue.pop(0)
+            reporter.starts(group)
+            try:
+                trained = train(job.of(group), device, reporter, stop)
+            except torch.OutOfMemoryError:
+                if len(group) == 1:
+                    raise
+                queue = [group[: len(group) // 2], group[len(group) // 2 :], *queue]
+                reporter.splits(group)
+                torch.cuda.empty_cache()
+                continue
+            for place, member in enumerate(group):
+                done[member] = Trained([trained.ladders[place]], [trained.histories[place]], trained.interrupted)
+    return done
+
+
+def _groups(job: Job, members: Sequence[int], device: torch.device, reporter: "_Reporter") -> list[list[int]]:
+    """Members that train together: all, or as many as there is memory for; networks of others' making one by one."""
+    ladder, recipe = job.build_member(members[0]), job.recipes[0]
+    rows = 2 * recipe.batch_size + recipe.labeled_batch_size
+    block = UPDATES_IN_A_REPLAY if device.type == "cuda" else 1
+    needed, free = bytes_of_a_member(ladder, rows, block), free_bytes(device)
+    examples = job.examples.rows
+    left = SHARE_OF_MEMORY * free - (0 if examples.device == device else examples.nbytes)
+    most = max(1, int(left // needed)) if isinstance(ladder, Ladder) else 1
+    fleets = ceil(len(members) / most)
+    size = ceil(len(members) / fleets)
+    reporter.plans(fleets, f"about {size * needed / 1e9:.2g} of {free / 1e9:.3g} GB")
+    return [list(members[first : first + size]) for first in range(0, len(members), size)]
+
+
+class _Reporter:
+    """Epochs counted over all fleets, whichever thread they train in."""
+
+    def __init__(self, job: Job, on_epoch: Callable[[Progress], None] | None) -> None:
+        self._on_epoch = on_epoch
+        self._epochs = job.recipes[0].epochs
+        self._fleets = self._done = 0
+        self._need = ""
+        self._lock = Lock()
+
+    def plans(self, fleets: int, need: str) -> None:
+        with self._lock:
+            self._fleets += fleets
+            self._need = need
+
+    def splits(self, group: Sequence[int]) -> None:
+        with self._lock:
+            self._fleets += 1
+        self._tell([], f"out of memory: {len(group)} members go on in two fleets")
+
+    def starts(self, group: Sequence[int]) -> None:
+        with self._lock:
+            if not self._done:
+                self._tell([], f"getting ready: {len(group)} member{'s' * (len(group) > 1)}, {self._need}")
+
+    def __call__(self, lines: History) -> None:
+        with self._lock:
+            self._done += 1
+            self._tell(lines, "")
+
+    def _tell(self, lines: History, doing: str) -> None:
+        if self._on_epoch is not None:
+            self._on_epoch(Progress(self._done, self._fleets * self._epochs, lines, doing))

@@ -1,0 +1,252 @@
+"""The loop: epochs, annealing, history, calibration, for one fleet on one device."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from threading import Event
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tikas.data.splits import Split
+from tikas.data.streams import Examples, Streams
+from tikas.model.ladder import Ladder
+from tikas.training.engine import UPDATES_IN_A_REPLAY, launch, suitable_arithmetic
+from tikas.training.fleet import Fleet
+from tikas.training.recipe import Recipe
+
+History = list[dict[str, Any]]
+Build = Callable[[Recipe, Sequence[int], int, int | None], Ladder]
+"""Makes a member of a recipe, the shape of a row, the number of outputs and a seed, as `build_ladder` does."""
+
+MOST_WATCHED = 10_000
+"""Rows that the statistics come from when held-out rows are measured after an epoch: enough to watch training by."""
+
+
+class Progress(NamedTuple):
+    """What the loop tells: how far it is, the newest line of every member's history, and before those what it does."""
+
+    epoch: int
+    epochs: int
+    members: list[dict[str, Any]]
+    doing: str = ""
+
+
+class Trained(NamedTuple):
+    """What training gives back.
+
+    Attributes
+    ----------
+    ladders
+        One for each seed, calibrated and in eval mode, on the CPU.
+    histories
+        For each seed a list of dicts, one an epoch: ``epoch``, ``learning_rate``, ``total``, ``supervised``,
+        ``denoising`` (a list from the input up), ``seconds``, and ``validation_error`` where rows were held out.
+    interrupted
+        Whether Ctrl-C ended it before its last epoch.
+    """
+
+    ladders: list[Ladder]
+    histories: list[History]
+    interrupted: bool
+
+
+class TrainingDivergedError(ArithmeticError):
+    """A cost stopped being a finite number."""
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """What is to be trained: the arguments of `fit`, one recipe, split and seed for each member."""
+
+    examples: Examples
+    splits: Sequence[Split]
+    recipes: Sequence[Recipe]
+    seeds: Sequence[int]
+    start: Sequence[Ladder] | None
+    build: Build
+
+    def of(self, members: Sequence[int]) -> "Job":
+        """The same for some of the members."""
+        return replace(
+            self,
+            splits=[self.splits[member] for member in members],
+            recipes=[self.recipes[member] for member in members],
+            seeds=[self.seeds[member] for member in members],
+            start=None if self.start is None else [self.start[member] for member in members],
+        )
+
+    def build_member(self, member: int) -> Ladder:
+        """A ladder with its first weights, or with those that it goes on from."""
+        recipe, shape = self.recipes[member], tuple(self.examples.rows.shape[1:])
+        ladder = self.build(recipe, shape, self.examples.outputs, self.seeds[member])
+        if self.start is not None:
+            _take_over(ladder, self.start[member])
+        return ladder
+
+
+def train(job: Job, device: torch.device, on_epoch: Callable[[History], None], stop: Event) -> Trained:
+    """Train all members of a job as one fleet, until the last epoch, Ctrl-C or `stop`."""
+    job = replace(job, examples=job.examples.to(device))
+    recipe, exact = job.recipes[0], job.recipes[0].precision == "exact"
+    ladders = [job.build_member(member).to(device) for member in range(len(job.seeds))]
+    streams = Streams(
+        job.examples,
+        job.splits,
+        job.seeds,
+        ladders[0].shapes,
+        recipe.batch_size,
+        recipe.labeled_batch_size,
+        most_in_block=UPDATES_IN_A_REPLAY if device.type == "cuda" else 1,
+        denoising=any(recipe.costs),
+    )
+    fleet = launch(ladders, streams, recipe.epochs * streams.updates, exact=exact)
+    histories: list[History] = [[] for _ in job.seeds]
+    with suitable_arithmetic(fleet, exact=exact):
+        try:
+            for epoch in range(1, recipe.epochs + 1):
+                if stop.is_set():
+                    break
+                lines = _train_epoch(fleet, job, epoch)
+                _add_validation_errors(lines, fleet, job)
+                for history, line in zip(histories, lines, strict=True):
+                    history.append(line)
+                on_epoch(lines)
+        except KeyboardInterrupt:
+            stop.set()
+    ladders = fleet.disband()
+    _check_weights(ladders, recipe)
+    for ladder, split in zip(ladders, job.splits, strict=True):
+        chosen = split.labeled if recipe.calibration == "labeled" else split.unlabeled
+        ladder.calibrate(job.examples.rows[torch.as_tensor(chosen, device=device)]).eval().cpu()
+    return Trained(ladders, histories, interrupted=len(histories[0]) < recipe.epochs)
+
+
+def _train_epoch(fleet: Fleet, job: Job, epoch: int) -> History:
+    """One pass over the unlabelled rows; a line of history for every member."""
+    started = time.perf_counter()
+    updates = fleet.streams.updates
+    rates = _rates(job.recipes, (epoch - 1) * updates, updates)
+    costs = fleet.train_epoch(rates if len(set(job.recipes)) > 1 else rates[:, 0])
+    costs = costs.view(updates, fleet.members, -1).double().cpu()
+    _check_finite(costs, epoch, job.recipes[0])
+    seconds = time.perf_counter() - started
+    return [
+        {
+            "epoch": epoch,
+            "learning_rate": float(rate),
+            "total": float(member[0] + member[1:] @ _weights(recipe, len(member) - 1)),
+            "supervised": float(member[0]),
+            "denoising": member[1:].tolist(),
+            "seconds": seconds,
+        }
+        for member, rate, recipe in zip(costs.mean(0), rates[-1], job.recipes, strict=True)
+    ]
+
+
+def _rates(recipes: Sequence[Recipe], first: int, updates: int) -> Tensor:
+    """The learning rate of each update of an epoch and each member, ``(updates, members)``."""
+    return torch.tensor(
+        [[recipe.rate(first + update, recipe.epochs * updates) for recipe in recipes] for update in range(updates)],
+        dtype=torch.float64,
+    )
+
+
+def _weights(recipe: Recipe, levels: int) -> Tensor:
+    """λ of every level that reports a cost; a network that somebody else wrote has the top's alone."""
+    return torch.tensor(recipe.levels_of_costs()[-levels:], dtype=torch.float64)
+
+
+def _take_over(ladder: Ladder, earlier: Ladder) -> None:
+    """Put the weights of an earlier ladder into a new one, which has the recipe's own noise and costs."""
+    try:
+        ladder.to(next(earlier.parameters()).dtype).load_state_dict(earlier.state_dict())
+    except RuntimeError as error:
+        raise ValueError(
+            "The ladders to go on from have other rungs, another denoiser or costs on other levels than the recipe "
+            "asks for. Keep those as they were, or start anew."
+        ) from error
+
+
+def _check_finite(costs: Tensor, epoch: int, recipe: Recipe) -> None:
+    """Stop when a cost ``(updates, members, 1 + levels)`` is no longer a number, and say which went first."""
+    if bool(costs.isfinite().all()):
+        return
+    update, member, cost = (~costs.isfinite()).nonzero()[0].tolist()
+    name = "the supervised cost" if cost == 0 else f"the denoising cost of level {cost - 1}"
+    place = f"epoch {epoch}, update {update + 1}" + (f", member {member}" if costs.shape[1] > 1 else "")
+    raise TrainingDivergedError(f"Training stopped in {place}: {name} was no longer a finite number. {_advice(recipe)}")
+
+
+def _check_weights(ladders: Sequence[Ladder], recipe: Recipe) -> None:
+    """The costs show an update's damage only in the next one; after the last, the weights themselves are looked at."""
+    for member, ladder in enumerate(ladders):
+        for name, parameter in ladder.named_parameters():
+            if not bool(parameter.isfinite().all()):
+                whose = f" of member {member}" if len(ladders) > 1 else ""
+                raise TrainingDivergedError(
+                    f"After the last update {name}{whose} was no longer finite. {_advice(recipe)}"
+                )
+
+
+def _advice(recipe: Recipe) -> str:
+    return (
+        f"Check that the columns are of about unit scale, then try a learning rate below {recipe.learning_rate:g} "
+        f"or smaller costs than {recipe.costs}."
+    )
+
+
+@torch.no_grad()
+def _add_validation_errors(lines: History, fleet: Fleet, job: Job) -> None:
+    """The error of every member on the rows held out for it: a percentage, or a root mean square for regression.
+
+    All members are measured together, as they are trained.
+    """
+    if not len(job.splits[0].validation):
+        return
+    by_labels = job.recipes[0].calibration == "labeled"
+    seen = [split.labeled if by_labels else split.unlabeled for split in job.splits]
+    some = _chosen([rows[:: 1 + len(rows) // MOST_WATCHED] for rows in seen], fleet)
+    held_out = _chosen([split.validation for split in job.splits], fleet)
+    ladder = fleet.stacked()
+    ladder.calibrate(job.examples.rows[some]).eval()
+    outputs = _outputs(ladder, job.examples.rows[held_out])
+    errors = _errors(outputs, job.examples.targets[held_out], ladder.task).view(fleet.members)
+    ladder.train()
+    for line, error in zip(lines, errors.tolist(), strict=True):
+        line["validation_error"] = error
+
+
+def _chosen(rows: Sequence[Any], fleet: Fleet) -> Tensor:
+    """The numbers of every member's rows, ``(*members, rows)``."""
+    return torch.as_tensor(np.stack(rows), device=fleet.device).view(*fleet.member_dims, -1)
+
+
+def _outputs(ladder: Ladder, rows: Tensor) -> Tensor:
+    """The outputs of a calibrated ladder for rows ``(*members, rows, *shape)``, as many at a time as memory likes."""
+    across = -1 - len(ladder.shapes[0])
+    chunk = max(1, min(8192, 2**26 // max(map(prod, ladder.shapes))))
+    return torch.cat([ladder(some) for some in rows.split(chunk, across)], -2)
+
+
+def _errors(outputs: Tensor, targets: Tensor, task: str) -> Tensor:
+    if task == "classification":
+        return 100 * (outputs.argmax(-1) != targets).double().mean(-1)
+    return (outputs - targets).double().square().mean((-1, -2)).sqrt()
+
+
+@torch.no_grad()
+def error_of(ladder: Ladder, rows: Tensor, targets: Tensor) -> float:
+    """The percentage of rows that a calibrated ladder gets wrong, or for regression its root mean square error.
+
+    Examples
+    --------
+    >>> from tikas.model.specs import Dense
+    >>> ladder = Ladder(input_shape=(4,), rungs=[Dense(2)]).calibrate(torch.rand(50, 4)).eval()
+    >>> error_of(ladder, torch.rand(10, 4), torch.zeros(10, dtype=torch.int64)) in range(0, 101, 10)
+    True
+    """
+    return float(_errors(_outputs(ladder, rows), targets, ladder.task))

@@ -1,0 +1,105 @@
+"""Run the written-out update and the plain one side by side on a CPU, with TRITON_INTERPRET=1; test_fused.py reads it.
+
+A program of its own, because Triton decides when it is imported whether kernels are interpreted.
+"""
+
+import sys
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from tikas.data.splits import split
+from tikas.data.streams import Examples, Streams
+from tikas.training.fleet import Fleet, build_ladder
+from tikas.training.fused import FusedFleet
+from tikas.training.recipe import Recipe
+
+BASE = Recipe(data="array", network=(10, 6), costs=(10.0, 1.0, 0.1), batch_size=14, labeled_batch_size=9)
+RECIPES = {
+    "full": BASE,
+    "members": BASE,
+    "bottom": replace(BASE, costs=(10.0, 0.0, 0.0)),
+    "middle": replace(BASE, costs=(0.0, 2.0, 0.0)),
+    "gamma": replace(BASE, costs=(1.0,)),
+    "baseline": replace(BASE, costs=(0.0,)),
+    "regression": replace(BASE, task="regression"),
+    "weighted": BASE,
+    **{name: replace(BASE, activation=name) for name in ("tanh", "gelu", "leaky_relu")},
+    **{name: replace(BASE, denoiser=name) for name in ("mlp", "no-product", "linear", "additive")},
+}
+
+
+class Interpreted(FusedFleet):
+    """The same updates, one after the other instead of captured."""
+
+    def train_epoch(self, rates: Tensor) -> Tensor:
+        self.streams.start_epoch()
+        self.unlabeled_rows, self.labeled_rows = self.streams.unlabeled_plan, self.streams.labeled_plan
+        self.rates = self.prepare_rates(rates).float()
+        self.streams.draw_noise()
+        for place in range(self.streams.updates):
+            self.update_in_place(place)
+        return self.read_costs(self.recorded)
+
+
+def fleet_of(kind: type[Fleet], name: str) -> Fleet:
+    recipe, seeds = RECIPES[name], [0, 1, 2] if name == "members" else [0]
+    draw = torch.Generator().manual_seed(0)
+    rows = torch.rand(28, 13, generator=draw)
+    classes = torch.arange(28) % 3
+    targets = classes if recipe.task == "classification" else rows[:, :2] * 2
+    weights = torch.rand(28, generator=draw) if name == "weighted" else None
+    examples = Examples(rows, targets, 3 if recipe.task == "classification" else 2, weights)
+    ladders = []
+    for place, seed in enumerate(seeds):  # members differ in their settings, and stand away from first values
+        own = replace(recipe, noise=(0.3 + 0.1 * place,), costs=tuple((1 + place) * cost for cost in recipe.costs))
+        ladder = build_ladder(own, (13,), examples.outputs, seed)
+        for parameter in ladder.parameters():
+            parameter.data += 0.2 * torch.randn(parameter.shape, generator=draw)
+        ladders.append(ladder)
+    splits = [split(classes.numpy(), 18, seed=seed) for seed in seeds]
+    streams = Streams(examples, splits, seeds, ladders[0].shapes, 14, 9, most_in_block=2, denoising=any(recipe.costs))
+    return kind(ladders, streams, **({"dtype": torch.float32} if kind is Interpreted else {}))
+
+
+def first_gradients(fleet: Fleet) -> dict[str, Tensor]:
+    """Of the first update, from Adam's first moments after it: a tenth of the gradient."""
+    if isinstance(fleet, Interpreted):
+        means = {"weight": fleet.moments[0], "other": fleet.moments[2]}
+        names = [name for name, _ in fleet.template.named_parameters()]
+        return {
+            name: (fleet.matrices if "weight" in name else fleet.vectors).view(
+                means["weight" if "weight" in name else "other"], name
+            )
+            for name in names
+        }
+    return {
+        name: fleet.optimizer.state[parameter]["exp_avg"].view(fleet.members, -1, parameter.shape[-1])
+        for name, parameter in fleet.ladder.named_parameters()
+    }
+
+
+def compare(name: str) -> tuple[float, float]:
+    """The largest relative difference of a cost, and of a gradient to the largest of its parameter."""
+    costs, gradients = [], []
+    for kind in (Fleet, Interpreted):
+        fleet = fleet_of(kind, name)
+        rates = torch.zeros(fleet.streams.updates, dtype=torch.float64)
+        costs.append(fleet.train_epoch(rates).view(len(rates), fleet.members, -1))
+        gradients.append(first_gradients(fleet))
+    worst = 0.0
+    largest = max(float(tensor.abs().max()) for tensor in gradients[0].values())
+    for parameter, plain in gradients[0].items():
+        fused = gradients[1][parameter]
+        padding = fused.clone()
+        padding[:, : plain.shape[1], : plain.shape[2]] = 0
+        assert not padding.any(), f"{name}: padding of {parameter} has a gradient"
+        difference = (fused[:, : plain.shape[1], : plain.shape[2]] - plain).abs().max()
+        worst = max(worst, float(difference) / max(float(plain.abs().max()), 1e-3 * largest))
+    return float(((costs[1] - costs[0]).abs() / (costs[0].abs() + 1e-3)).max()), worst
+
+
+if __name__ == "__main__":
+    for case in sys.argv[1:]:
+        print(case, *compare(case))
