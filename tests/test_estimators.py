@@ -153,6 +153,11 @@ class TestWarmStart:
 
 
 class TestConventions:
+    def test_the_estimators_can_be_found_where_pickles_look_for_them(self):
+        for estimator in (LadderClassifier, LadderRegressor):
+            assert getattr(tikas.estimators, estimator.__name__) is estimator
+            assert pickle.loads(pickle.dumps(estimator)) is estimator
+
     def test_parameters_are_stored_untouched_and_survive_a_clone(self):
         noise = [0.1, 0.2]
         model = LadderClassifier((8,), noise=noise, activation="nonsense", n_members=0)
@@ -411,6 +416,15 @@ class TestWeights:
         assert_array_equal(models[0].predict_proba(IRIS), models[1].predict_proba(IRIS))
         assert_array_equal(models[0].predict_proba(IRIS), models[2].predict_proba(IRIS))
 
+    def test_a_class_that_weighs_next_to_nothing_is_not_predicted(self):
+        model = classifier(class_weight={0: 1e-4, 1: 1e3, 2: 1e-4}).fit(IRIS, SEEN)
+        assert_array_equal(model.predict(IRIS), 1)
+
+    def test_weights_that_are_all_the_same_change_nothing(self):
+        rare = np.where((SEEN == 1) & (np.arange(150) > 60), -1, SEEN)
+        plain, weighted = (classifier().fit(IRIS, rare, sample_weight=weight) for weight in (None, np.full(150, 3.0)))
+        assert_allclose(weighted.predict_proba(IRIS), plain.predict_proba(IRIS), atol=1e-4)
+
     def test_weights_of_zero_for_all_of_a_class_are_refused(self):
         with pytest.raises(ValueError, match=r"class 1 has weight zero.*positive weight"):
             classifier().fit(IRIS, SEEN, sample_weight=SEEN != 1)
@@ -526,7 +540,7 @@ class TestBadInput:
             ({"noise": [[0.3]]}, r"noise=\[\[0.3\]\]: expected numbers"),
             ({"costs": float("nan")}, r"costs=\(nan,\): expected"),
             ({"costs": (1, 1, 1, 1)}, r"costs=\(1.0, 1.0, 1.0, 1.0\): expected 1 to 3"),
-            ({"network": (8.5,)}, r"network=\(8.5,\): expected whole numbers"),
+            ({"network": (8.5,)}, r"network=\(8.5,\): expected numbers of units"),
             ({"network": (0,)}, r"network=\(0,\)"),
             ({"epochs": 0}, r"epochs=0: expected"),
             ({"learning_rate": 0}, r"learning_rate=0.0: expected above 0"),
@@ -534,6 +548,7 @@ class TestBadInput:
             ({"learning_rate": "fast"}, r"learning_rate='fast': expected a number"),
             ({"calibration": "some"}, r"calibration='some': expected one of 'all', 'labeled'"),
             ({"batch_size": 1}, r"batch_size=1: expected at least 2"),
+            ({"device": "abacus"}, r"device='abacus': torch has no such device.*leave it out"),
             ({"random_state": -1}, r"Seed must be between 0"),
             ({"random_state": "today"}, r"'today' cannot be used to seed"),
         ],

@@ -23,7 +23,9 @@ from tikas.data.splits import Split
 from tikas.data.streams import Examples
 from tikas.model.ladder import Ladder
 from tikas.saving import Fitted, epochs_of, joined_history, write_model
+from tikas.training.devices import suitable_device
 from tikas.training.fit import History, fit
+from tikas.training.fleet import build_ladder
 from tikas.training.progress import progress_bar
 from tikas.training.recipe import DIGITS, Recipe, suitable_costs, suitable_epochs
 
@@ -42,7 +44,7 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
 
     task: ClassVar[Literal["classification", "regression"]]
 
-    network: Sequence[int] = DIGITS.network
+    network: Sequence[int | str] = DIGITS.network
     _: KW_ONLY
     activation: str = "relu"
     noise: float | Sequence[float] = DIGITS.noise[0]
@@ -106,12 +108,16 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
 
     def _train(self, rows: Array, targets: Array, labeled: Array, outputs: int, weights: Array | None) -> None:
         """Train the members on checked rows and keep what came out."""
-        recipe, seeds = self._recipe(rows), self._seeds()
+        recipe, seeds, device = self._recipe(rows), self._seeds(), suitable_device(self.device)
         warn_of_few_rows(len(rows), recipe.batch_size, stacklevel=3)
-        start = self._ladders_to_go_on_from(rows.shape[1], outputs) if self.warm_start else None
+        earlier = self._ladders_to_go_on_from(rows.shape[1], outputs) if self.warm_start else None
+        start = earlier
         if weights is not None:
             weights = (weights / weights[labeled].mean()).astype(np.float32)
             labeled = labeled & (weights > 0)  # a batch of nothing but zero weights would have no cost
+            if earlier is None:
+                start = [build_ladder(recipe, rows.shape[1:], outputs, seed) for seed in seeds]
+                self._weigh_outputs(start, targets[labeled], weights[labeled])
         split = Split(np.flatnonzero(labeled), np.arange(len(rows)), np.empty(0, np.int64))
         examples = Examples(
             torch.from_numpy(rows),
@@ -120,9 +126,7 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
             None if weights is None else torch.from_numpy(weights),
         )
         with progress_bar(shown=self.verbose) as on_epoch:
-            trained = fit(
-                examples, [split] * len(seeds), recipe, seeds, start=start, device=self.device, on_epoch=on_epoch
-            )
+            trained = fit(examples, [split] * len(seeds), recipe, seeds, start=start, device=device, on_epoch=on_epoch)
         if trained.interrupted:
             epochs = len(trained.histories[0])
             warnings.warn(
@@ -131,8 +135,11 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
                 UserWarning,
                 stacklevel=3,
             )
-        earlier = self.history_ if start is not None else []
-        self._keep(recipe, trained.ladders, seeds, joined_history(trained, earlier))
+        before = [] if earlier is None else self.history_
+        self._keep(recipe, trained.ladders, seeds, joined_history(trained, before))
+
+    def _weigh_outputs(self, ladders: list[Ladder], targets: Array, weights: Array) -> None:
+        """Let new ladders start from what the weights alone tell of the outputs."""
 
     def _keep(self, recipe: Recipe, ladders: list[Ladder], seeds: list[int] | None, history: History) -> None:
         self.recipe_ = recipe
@@ -221,7 +228,8 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         for ladder in self.ladders_:
             precise = deepcopy(ladder).double()
             chunks = torch.from_numpy(rows).split(4096)
-            outputs = torch.cat([precise.encode(chunk.double())[0 if latent else 1] for chunk in chunks])
+            inputs = (chunk.double().unflatten(1, precise.shapes[0]) for chunk in chunks)
+            outputs = torch.cat([precise.encode(chunk)[0 if latent else 1] for chunk in inputs])
             total = total + (outputs.softmax(-1) if probabilities else outputs)
         return np.asarray((total / len(self.ladders_)).numpy())
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike
 from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import _check_sample_weight
@@ -13,6 +14,7 @@ from sklearn.utils.validation import _check_sample_weight
 from tikas.data.labels import NO_LABEL, as_array, encode_labels, is_unlabeled, label_weights, one_for_each_row
 from tikas.data.preprocess import check_scale
 from tikas.estimators.base import Array, LadderEstimator
+from tikas.model.ladder import Ladder
 from tikas.saving import Fitted
 
 
@@ -147,6 +149,21 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
             predicted = self._outputs(rows, probabilities=True).argmax(1)
             self.transduction_ = classes[np.where(codes == NO_LABEL, predicted, codes)]
         return self
+
+    @torch.no_grad()
+    def _weigh_outputs(self, ladders: list[Ladder], targets: Array, weights: Array) -> None:
+        """Let the top's biases start from the logarithm of each class's share of the weight, where weights differ.
+
+        A class that weighs next to nothing has next to no gradient that could lower its score; whatever score the first
+        weights gave to its rows would stay, and they would be predicted.
+        """
+        if np.ptp(weights) > 0:
+            shares = np.bincount(targets, weights) / weights.sum(dtype=float)
+            odds = torch.from_numpy(np.log(shares * len(shares)))
+            for ladder in ladders:
+                bias = ladder.rungs[-1].beta
+                if bias is not None:
+                    bias.add_(odds)
 
     def predict_proba(self, X: ArrayLike) -> Array:
         """The probability of each class, ``(n, classes)``, averaged over the members.
