@@ -308,7 +308,9 @@ class TestRefusal:
         refusal(tmp_path / "model", close_up(tensors, header))
         assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # kilobytes
 
-    @pytest.mark.parametrize("name", ["version", "estimator", "recipe", "shapes", "members", "seeds", "columns", "history"])
+    @pytest.mark.parametrize(
+        "name", ["version", "estimator", "recipe", "shapes", "members", "seeds", "columns", "history"]
+    )
     def test_a_header_that_lacks_something_is_refused_with_its_name(self, name, whole, tmp_path):
         tensors, header = open_up(whole)
         del header[name]
@@ -412,6 +414,12 @@ class TestFailedSave:
         with pytest.raises(IsADirectoryError, match=r"could not be saved .*Name a file in a folder"):
             model.save(tmp_path / "models")
         assert list(tmp_path.iterdir()) == [tmp_path / "models"]
+
+    def test_a_pipe_is_not_replaced_by_a_model(self, model, tmp_path):
+        os.mkfifo(tmp_path / "pipe")
+        with pytest.raises(OSError, match=r"could not be saved \(Not a regular file\)"):
+            model.save(tmp_path / "pipe")
+        assert (tmp_path / "pipe").is_fifo()
 
     def test_a_new_file_has_the_usual_permissions_and_an_old_one_keeps_its_own(self, model, tmp_path):
         plain = tmp_path / "plain"

@@ -10,14 +10,14 @@ import sys
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
-from tyro.conf import OmitArgPrefixes, Positional, subcommand
+from tyro.conf import FlagCreatePairsOff, OmitArgPrefixes, Positional, arg, subcommand
 
 from tikas.training.recipe import DIGITS, Recipe
+from tikas.usage import one_line_of
 
 if TYPE_CHECKING:
     from tikas.experiments.run import Run
@@ -27,32 +27,48 @@ TABLE = replace(DIGITS, labels="all", costs=(10.0, 1.0, 0.1), epochs=300)
 INTERRUPTED = 130
 USAGE = 2
 FAILED = 1
+COMMANDS = ("train", "predict")
 LADDER, BASELINE = "ladder", "same network, no denoising costs"
+
+Column = Annotated[str | None, arg(metavar="COLUMN", help_behavior_hint="")]
+Device = Annotated[str | None, arg(metavar="cpu|cuda", help_behavior_hint="")]
+OptionalFile = Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")]
+OptionalFolder = Annotated[Path | None, arg(metavar="FOLDER", help_behavior_hint="")]
+Flag = Annotated[FlagCreatePairsOff[bool], arg(help_behavior_hint="")]
 
 
 @dataclass(frozen=True)
 class Train:
     """Train a ladder, and the same network without denoising costs to compare it with.
 
-    Examples: tikas train | tikas train --data mnist --labels 100 --epochs 10 | tikas train --data my.csv --target kind
+    The end is a table of both test errors, and the path of the saved ladder for `tikas predict`.
+
+    For example,
+
+    tikas train
+
+    tikas train --data mnist --labels 100 --epochs 10
+
+    tikas train --data my.csv --target kind --epochs 100
     """
 
     recipe: OmitArgPrefixes[Recipe] = field(default_factory=Recipe)
+    """What is learned, and how. The defaults depend on the data: name it with --data to see its own."""
     seed: int = 0
     """Decides on labels, first weights, order and noise."""
     members: int = 1
     """How many seeds to train together, from that one on."""
-    target: str | None = None
+    target: Column = None
     """The column with the labels, where the data are a table; rows without a label leave it empty."""
-    data_dir: Path | None = None
-    """Where the files of a data set are; else TIKAS_DATA, else they are downloaded."""
-    output: Path | None = None
-    """Where the model goes; by default into models/, under the name of its recipe."""
-    baseline: bool = True
-    """Whether to train the network without denoising costs too."""
-    device: str | None = None
-    """Where to train; by default on a GPU if there is one."""
-    quiet: bool = False
+    data_dir: OptionalFolder = None
+    """Where the files of a data set are. Without it, where TIKAS_DATA says, or else they are downloaded."""
+    output: OptionalFile = None
+    """Where the model goes. Without it, into models/, under the name of its recipe."""
+    baseline: Annotated[bool, arg(help_behavior_hint="")] = True
+    """Whether to train the network without denoising costs too. It is trained unless you say no."""
+    device: Device = None
+    """Where to train. Without it, on a GPU if there is one."""
+    quiet: Flag = False
     """No progress bar."""
 
     def __post_init__(self) -> None:
@@ -64,19 +80,23 @@ class Train:
 class Predict:
     """Predict the rows of a file with a model that was saved.
 
-    Examples: tikas predict models/digits.safetensors rows.csv | tikas predict MODEL rows.npy --probabilities
+    For example,
+
+    tikas predict models/mine.safetensors rows.csv
+
+    tikas predict models/mine.safetensors rows.csv --target kind --probabilities --output predictions.csv
     """
 
-    model: Positional[Path]
-    """A file that tikas saved."""
-    file: Positional[Path]
-    """Rows: .csv, .tsv, .npy, .npz or .parquet."""
-    target: str | None = None
+    model: Annotated[Positional[Path], arg(metavar="MODEL")]
+    """A file that `tikas train` or an estimator's `save` wrote."""
+    file: Annotated[Positional[Path], arg(metavar="FILE")]
+    """The rows: .csv, .tsv, .npy, .npz or .parquet."""
+    target: Column = None
     """A column of the file that holds labels: left out of the rows, and compared with what is predicted."""
-    probabilities: bool = False
+    probabilities: Flag = False
     """A column for each class instead of the most probable one."""
-    output: Path | None = None
-    """A .csv file for the predictions; by default they are printed."""
+    output: OptionalFile = None
+    """A .csv file for the predictions. Without it they are printed."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -105,7 +125,7 @@ def _parse(arguments: list[str]) -> Train | Predict:
     """The command that the arguments describe; defaults of the recipe follow from its data."""
     words = [word for argument in arguments for word in argument.split("=", 1)]
     data = next((words[i + 1] for i, word in enumerate(words[:-1]) if word == "--data"), "digits")
-    preset = replace(TABLE, data=data) if Path(data).suffix else PRESETS.get(data, Recipe(data=data))
+    preset = replace(TABLE, data=data) if is_table(data) else PRESETS.get(data, Recipe(data=data))
     commands = Annotated[Train, subcommand("train", default=Train(preset))] | Annotated[Predict, subcommand("predict")]
     said = io.StringIO()
     try:
@@ -118,7 +138,8 @@ def _parse(arguments: list[str]) -> Train | Predict:
             )
     except SystemExit as stop:
         if stop.code:
-            _complain(_first_paragraph(said.getvalue()))
+            command_named = [word for word in arguments[:1] if word in COMMANDS]
+            _complain(one_line_of(said.getvalue(), " ".join(["tikas", *command_named, "--help"])))
         raise
     except ValueError as error:
         _complain(error)
@@ -126,14 +147,15 @@ def _parse(arguments: list[str]) -> Train | Predict:
     return command
 
 
-def _first_paragraph(box: str) -> str:
-    """What an error box of the parser says first, as one line; the title is in the frame, or above a rule."""
-    lines = [line.strip("│ ") for line in box.splitlines() if line.strip() and not line.startswith(("╭", "╰"))]
-    paragraphs = [
-        " ".join(group) for rule, group in groupby(lines, key=lambda line: set(line) <= set("─-")) if not rule
-    ]
-    said = paragraphs[0 if box.startswith("╭") else 1]
-    return f"{said.removeprefix('Error parsing __tyro-dummy-inner__.recipe: ')} (tikas --help shows what there is)"
+def is_table(data: str) -> bool:
+    """Whether the data are a file of one's own: the names of data sets have no suffix.
+
+    Examples
+    --------
+    >>> is_table("mine.csv"), is_table("fashion-mnist")
+    (True, False)
+    """
+    return bool(Path(data).suffix)
 
 
 def _complain(what: object) -> None:
@@ -147,24 +169,28 @@ def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
 def _train(command: Train) -> int:
     from rich.console import Console
 
+    from tikas.experiments.preparing import rows_for
     from tikas.experiments.run import load_rows, run
+    from tikas.training.devices import suitable_device
     from tikas.training.progress import progress_bar
     from tikas.views.outcome import outcome_table
 
     recipe = command.recipe
     seeds = range(command.seed, command.seed + command.members)
-    rows = load_rows(recipe.data, command.data_dir, command.target)
+    device = str(suitable_device(command.device))
+    if is_table(recipe.data):
+        rows = load_rows(recipe.data, target=command.target)
+    else:
+        rows = rows_for(recipe, command.data_dir, device)
     output = command.output or _default_output(command)
-    if output.is_dir():
-        raise IsADirectoryError(f"--output {output} is a folder: give the path of a file in it.")
-    output.parent.mkdir(parents=True, exist_ok=True)
+    _make_folder_of(output)
     compared = command.baseline and any(recipe.costs) and (len(rows.test_y) or recipe.validation)
     variants = {LADDER: recipe, **({BASELINE: recipe.without_denoising()} if compared else {})}
     runs: dict[str, Run] = {}
     interrupted = False
     for name, variant in variants.items():
         with progress_bar(shown=not command.quiet, title=name) as on_epoch:
-            runs[name] = run(variant, seeds, rows, device=command.device, on_epoch=on_epoch)
+            runs[name] = run(variant, seeds, rows, device=device, on_epoch=on_epoch)
         interrupted = runs[name].trained.interrupted
         if name == LADDER:
             saved = _save(runs[name], output)
@@ -175,6 +201,18 @@ def _train(command: Train) -> int:
     if interrupted:
         _complain("interrupted; the figures are of what was trained until then")
     return INTERRUPTED if interrupted else 0
+
+
+def _make_folder_of(output: Path) -> None:
+    """Find out before the training, not after it, that the model has a place to go to."""
+    if output.is_dir():
+        raise IsADirectoryError(f"--output {output} is a folder: give the path of a file in it.")
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RuntimeError(
+            f"--output {output}: its folder cannot be made ({error.strerror}). Give a path that can be written to."
+        ) from error
 
 
 def _save(outcome: Run, output: Path) -> str:
@@ -200,6 +238,8 @@ def _predict(command: Predict) -> int:
     from tikas.estimators import load
     from tikas.training.checkpoint import replace_file
 
+    if command.output:
+        _make_folder_of(command.output)
     model = load(command.model)
     table = read_table(command.file, command.target)
     x = table.select(getattr(model, "feature_names_in_", ()))
