@@ -17,6 +17,7 @@ from tikas.experiments.protocol import Setting, TrainingRows, choose, training_r
 from tikas.experiments.reproduce import Task, key_of, reproduce, shortened
 from tikas.experiments.rivals import METHODS, RIVALS, Rival, measure_rival
 from tikas.experiments.run import Rows, load_rows
+from tikas.training.fit import Progress
 from tikas.training.recipe import DIGITS, Recipe
 
 QUICK = replace(DIGITS, network=(16,), epochs=2)
@@ -83,8 +84,8 @@ def test_ctrl_c_leaves_what_was_finished_and_nothing_half_trained(tmp_path: Path
     out = tmp_path / "paper.jsonl"
     epochs = []
 
-    def interrupt(progress: object) -> None:
-        epochs.append(progress)
+    def interrupt(progress: Progress) -> None:
+        epochs.extend(progress.members)
         if len(epochs) == 3:  # in the middle of the second fleet
             raise KeyboardInterrupt
 

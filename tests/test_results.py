@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from tikas.cli import main
 from tikas.commands.reproduce import Reproduce, reproduce
 from tikas.experiments.cells import Cell, Published
 from tikas.experiments.compare import Summary, p_value, verdict
@@ -256,3 +257,14 @@ def test_a_command_that_asks_for_nothing_sensible_is_refused(arguments: dict[str
 def test_an_unknown_name_is_answered_with_those_that_are_close(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="did you mean table1/full/100"):
         reproduce(Reproduce(("table1/ful/100",), results=tmp_path))
+
+
+def test_the_command_line_has_it_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reproduce", "--list", "--results", str(tmp_path)]) == 0
+    assert "table1/full/100" in capsys.readouterr().out
+    assert main(["reproduce", "table1/ful/100", "--results", str(tmp_path)]) == 2
+    assert "did you mean table1/full/100" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as stop:
+        main(["reproduce"])
+    assert stop.value.code == 2
+    assert "--list shows every name" in capsys.readouterr().err

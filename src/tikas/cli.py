@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 from tyro.conf import FlagCreatePairsOff, OmitArgPrefixes, Positional, arg, subcommand
 
+from tikas.commands.reproduce import Reproduce, reproduce
 from tikas.training.recipe import DIGITS, Recipe
 from tikas.usage import one_line_of
 
@@ -27,7 +28,7 @@ TABLE = replace(DIGITS, labels="all", costs=(10.0, 1.0, 0.1), epochs=300)
 INTERRUPTED = 130
 USAGE = 2
 FAILED = 1
-COMMANDS = ("train", "predict")
+COMMANDS = ("train", "predict", "reproduce")
 LADDER, BASELINE = "ladder", "same network, no denoising costs"
 
 Column = Annotated[str | None, arg(metavar="COLUMN", help_behavior_hint="")]
@@ -106,7 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Threads that spin while they wait are many times slower where another process wants their core.
     os.environ.setdefault("GOMP_SPINCOUNT", "30000")
     try:
-        return _train(command) if isinstance(command, Train) else _predict(command)
+        return _carry_out(command)
     except BrokenPipeError:
         sys.stderr.close()
         return FAILED
@@ -121,16 +122,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return INTERRUPTED
 
 
-def _parse(arguments: list[str]) -> Train | Predict:
+def _carry_out(command: Train | Predict | Reproduce) -> int:
+    if isinstance(command, Train):
+        return _train(command)
+    return _predict(command) if isinstance(command, Predict) else reproduce(command)
+
+
+def _parse(arguments: list[str]) -> Train | Predict | Reproduce:
     """The command that the arguments describe; defaults of the recipe follow from its data."""
     words = [word for argument in arguments for word in argument.split("=", 1)]
     data = next((words[i + 1] for i, word in enumerate(words[:-1]) if word == "--data"), "digits")
     preset = replace(TABLE, data=data) if is_table(data) else PRESETS.get(data, Recipe(data=data))
-    commands = Annotated[Train, subcommand("train", default=Train(preset))] | Annotated[Predict, subcommand("predict")]
+    commands = (
+        Annotated[Train, subcommand("train", default=Train(preset))]
+        | Annotated[Predict, subcommand("predict")]
+        | Annotated[Reproduce, subcommand("reproduce")]
+    )
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
-            command: Train | Predict = tyro.cli(
+            command: Train | Predict | Reproduce = tyro.cli(
                 commands,
                 prog="tikas",
                 description="Ladder networks: learn a classifier from a few labels and many unlabelled rows.",
