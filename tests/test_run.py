@@ -8,9 +8,14 @@ import numpy as np
 import pytest
 import torch
 
+import tikas
 from tikas.data.splits import split
+from tikas.experiments.preparing import rows_for
 from tikas.experiments.records import append, member_records, read
 from tikas.experiments.run import load_rows, run
+from tikas.saving import write_model
+from tikas.training import checkpoint
+from tikas.training.checkpoint import NotAModelError
 from tikas.training.recipe import DIGITS, Recipe
 
 QUICK = replace(DIGITS, network=(16,), epochs=2)
@@ -28,6 +33,33 @@ def test_a_run_measures_every_seed_on_the_test_rows_with_both_kinds_of_statistic
         labeled = split(rows.train_y, 50, seed=seed).labeled
         ladder.calibrate(torch.from_numpy(rows.train_x[labeled]))
         assert as_authors == pytest.approx(100 * float((ladder(x).argmax(-1) != y).float().mean()), abs=1e-4)
+
+
+@pytest.mark.parametrize("network", [(16,), ("conv 4 3", "max 2")])
+def test_a_model_of_whitened_images_predicts_raw_ones_after_it_was_saved(network: tuple, tmp_path: Path) -> None:
+    recipe = replace(QUICK, network=network, preprocess="whiten")
+    outcome = run(recipe, [0], rows_for(recipe))
+    again = tikas.load(outcome.classifier.save(tmp_path / "model"))
+    raw = load_rows("digits")
+    wrong = again.predict(raw.test_x) != raw.classes[raw.test_y]
+    assert 100 * wrong.mean() == pytest.approx(outcome.test_errors[0], abs=0.21)  # one row in 500: rounding
+
+
+def test_a_whitening_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+    recipe = replace(QUICK, preprocess="whiten", epochs=1)
+    fitted = run(recipe, [0], rows_for(recipe)).classifier.as_fitted()
+    with pytest.raises(ValueError, match="whitening is not known"):
+        write_model(tmp_path / "model", replace(fitted, whitening=None))
+    assert fitted.whitening is not None
+    tensors, header = checkpoint.read(write_model(tmp_path / "model", fitted))
+    for lie in ({"whitening.mean": torch.zeros(8)}, {"whitening.matrix": torch.full((64, 64), torch.nan)}):
+        checkpoint.write(tmp_path / "model", {**tensors, **lie}, header)
+        with pytest.raises(NotAModelError, match="whitening"):
+            tikas.load(tmp_path / "model")
+    plain = {**header, "recipe": {**header["recipe"], "preprocess": "none"}}
+    checkpoint.write(tmp_path / "model", tensors, plain)
+    with pytest.raises(NotAModelError, match="a whitening that its recipe has not"):
+        tikas.load(tmp_path / "model")
 
 
 def test_a_seed_decides_which_rows_are_labelled() -> None:

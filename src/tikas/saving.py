@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 import tikas
+from tikas.data.whitening import Whitening
 from tikas.training.checkpoint import NotAModelError, read, write
 from tikas.training.fleet import build_ladder
 from tikas.training.recipe import Recipe
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 VERSION = 2
 """Of the header. Version 1 had no seeds."""
+WHITENING = "whitening."
 TASKS = {"LadderClassifier": "classification", "LadderRegressor": "regression"}
 CLASS_DTYPES = {"b": bool, "i": np.int64, "u": np.uint64, "f": np.float64, "U": np.str_, "O": object}
 MOST_CHARACTERS = 25_000_000
@@ -55,6 +57,8 @@ class Fitted:
         Of a classifier: what its outputs stand for.
     target_scale : tuple of float or None
         Of a regressor: the mean and the deviation of its targets.
+    whitening : Whitening or None
+        What rows go through first, where the recipe whitens them.
     """
 
     recipe: Recipe
@@ -64,6 +68,7 @@ class Fitted:
     columns: tuple[str, ...] = ()
     classes: NDArray[Any] | None = None
     target_scale: tuple[float, float] | None = None
+    whitening: Whitening | None = None
 
     @classmethod
     def from_trained(cls, trained: Trained, recipe: Recipe, seeds: Sequence[int], **known: Any) -> Self:
@@ -129,6 +134,10 @@ def write_model(path: str | Path, fitted: Fitted) -> Path:
         for member, ladder in enumerate(fitted.ladders)
         for name, tensor in ladder.state_dict().items()
     }
+    if fitted.whitening is not None:
+        tensors |= {f"{WHITENING}{name}": tensor for name, tensor in fitted.whitening.tensors().items()}
+    elif fitted.recipe.preprocess == "whiten":
+        raise ValueError("The recipe whitens its rows, and the whitening is not known: such a model predicts nothing.")
     return write(path, tensors, _header(fitted))
 
 
@@ -189,7 +198,9 @@ def _checked(tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> Fitted
         raise ValueError(f"it is of version {version!r}; this tikas reads versions 1 to {VERSION}")
     recipe = Recipe.from_json(json.dumps(header["recipe"]))
     _require(header["estimator"] in TASKS, f"there is no estimator {header['estimator']!r}")
-    ladders = _ladders(tensors, header, recipe)
+    of_members = {name: tensor for name, tensor in tensors.items() if not name.startswith(WHITENING)}
+    _require(len(of_members) == len(tensors) or recipe.preprocess == "whiten", "a whitening that its recipe has not")
+    ladders = _ladders(of_members, header, recipe)
     _require(TASKS[header["estimator"]] == recipe.task, f"a {header['estimator']} with a recipe for {recipe.task}")
     outputs = math.prod(ladders[0].shapes[-1])
     return Fitted(
@@ -200,6 +211,7 @@ def _checked(tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> Fitted
         _columns(header, math.prod(ladders[0].shapes[0])),
         _classes(header, outputs) if recipe.task == "classification" else None,
         _target_scale(header, outputs) if recipe.task == "regression" else None,
+        _whitening(tensors, math.prod(ladders[0].shapes[0])) if recipe.preprocess == "whiten" else None,
     )
 
 
@@ -236,6 +248,13 @@ def _target_scale(header: Mapping[str, Any], outputs: int) -> tuple[float, float
     good = math.isfinite(mean) and 0 < deviation < math.inf
     _require(good, "the mean and deviation of its targets are no such thing")
     return mean, deviation
+
+
+def _whitening(tensors: Mapping[str, Tensor], inputs: int) -> Whitening:
+    its_own = {name.removeprefix(WHITENING): each for name, each in tensors.items() if name.startswith(WHITENING)}
+    whitening = Whitening.from_tensors(its_own)
+    _require(whitening.mean.numel() == inputs, "its whitening does not fit its inputs")
+    return whitening
 
 
 def _classes(header: Mapping[str, Any], outputs: int) -> NDArray[Any]:

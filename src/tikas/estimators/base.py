@@ -17,10 +17,12 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor
 
 from tikas.data.preprocess import warn_of_few_rows
 from tikas.data.splits import Split
 from tikas.data.streams import Examples
+from tikas.data.whitening import Whitening
 from tikas.model.ladder import Ladder
 from tikas.saving import Fitted, epochs_of, joined_history, write_model
 from tikas.training.devices import suitable_device
@@ -142,6 +144,7 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         """Let new ladders start from what the weights alone tell of the outputs."""
 
     def _keep(self, recipe: Recipe, ladders: list[Ladder], seeds: list[int] | None, history: History) -> None:
+        self._whitening: Whitening | None = None
         self.recipe_ = recipe
         self.ladders_ = ladders
         self.ladder_ = ladders[0]
@@ -171,6 +174,7 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         estimator.n_features_in_ = prod(estimator.ladder_.shapes[0])
         if fitted.columns:
             estimator.feature_names_in_ = np.array(fitted.columns, dtype=object)
+        estimator._whitening = fitted.whitening
         estimator._take_meaning(fitted)
         return estimator
 
@@ -187,7 +191,8 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         """
         check_is_fitted(self)
         columns = tuple(getattr(self, "feature_names_in_", ()))
-        return Fitted(self.recipe_, self.ladders_, self.seeds_, self.history_, columns, **self._meaning())
+        known = {"columns": columns, "whitening": self._whitening, **self._meaning()}
+        return Fitted(self.recipe_, self.ladders_, self.seeds_, self.history_, **known)
 
     def _meaning(self) -> dict[str, Any]:
         """What the outputs stand for: the fields of `Fitted` that only a classifier, or only a regressor, has."""
@@ -228,10 +233,15 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         for ladder in self.ladders_:
             precise = deepcopy(ladder).double()
             chunks = torch.from_numpy(rows).split(4096)
-            inputs = (chunk.double().unflatten(1, precise.shapes[0]) for chunk in chunks)
+            inputs = (self._whitened(chunk.double()).unflatten(1, precise.shapes[0]) for chunk in chunks)
             outputs = torch.cat([precise.encode(chunk)[0 if latent else 1] for chunk in inputs])
             total = total + (outputs.softmax(-1) if probabilities else outputs)
         return np.asarray((total / len(self.ladders_)).numpy())
+
+    def _whitened(self, rows: Tensor) -> Tensor:
+        if self._whitening is None:
+            return rows
+        return self._whitening(rows.unflatten(1, self._whitening.mean.shape)).flatten(1)
 
     def transform(self, X: ArrayLike) -> Array:
         """The clean latent of the top rung, ``(n, outputs)``: rows of one kind lie close together in it.

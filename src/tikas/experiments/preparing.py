@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from tikas.data import sources
+from tikas.data.whitening import Whitening
 from tikas.experiments.run import Rows
 from tikas.model.specs import Dense
 from tikas.training.recipe import Recipe
@@ -35,18 +36,15 @@ def rows_for(recipe: Recipe, data_dir: Path | None = None, device: str | None = 
 def _load(data: str, whiten: bool, images: bool, data_dir: Path | None, device: str | None) -> Rows:
     dataset = sources.load(data, data_dir)
     train_x, test_x = dataset.train_x, dataset.test_x
-    if whiten:
-        train_x, test_x = _whitened(train_x, test_x, device)
+    whitening = _fitted_whitening(train_x, device) if whiten else None
+    if whitening is not None:
+        train_x, test_x = (whitening(torch.from_numpy(x)).numpy() for x in (train_x, test_x))
+        whitening = whitening.to("cpu")
     if not images:
         train_x, test_x = (x.reshape(len(x), -1) for x in (train_x, test_x))
-    return Rows(train_x, dataset.train_y, np.array(dataset.classes), test_x, dataset.test_y)
+    return Rows(train_x, dataset.train_y, np.array(dataset.classes), test_x, dataset.test_y, whitening=whitening)
 
 
-def _whitened(
-    train_x: NDArray[np.float32], test_x: NDArray[np.float32], device: str | None
-) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    from tikas.data.whitening import Whitening
-
+def _fitted_whitening(images: NDArray[np.float32], device: str | None) -> Whitening:
     place = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    whitening = Whitening.fit(torch.from_numpy(train_x), place)
-    return whitening(torch.from_numpy(train_x)).numpy(), whitening(torch.from_numpy(test_x)).numpy()
+    return Whitening.fit(torch.from_numpy(images), place)

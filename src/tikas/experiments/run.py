@@ -18,6 +18,7 @@ from tikas.data.labels import encode_labels
 from tikas.data.preprocess import check_scale, warn_of_few_rows
 from tikas.data.splits import split
 from tikas.data.streams import Examples
+from tikas.data.whitening import Whitening
 from tikas.estimators import LadderClassifier
 from tikas.model.ladder import Ladder
 from tikas.saving import Fitted
@@ -36,6 +37,8 @@ class Rows:
     test_x: NDArray[np.float32]
     test_y: NDArray[np.int64]
     columns: tuple[str, ...] = ()
+    whitening: Whitening | None = None
+    """What these rows went through, if they did; a saved model needs it for rows to come."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,8 +111,8 @@ def run(
             error, labeled_error = _test_errors(ladder, rows, labeled, device)
             errors.append(error)
             labeled_errors.append(labeled_error)
-    fitted = Fitted.from_trained(trained, recipe, seeds, columns=rows.columns, classes=rows.classes)
-    classifier = LadderClassifier.from_fitted(fitted)
+    known = {"columns": rows.columns, "classes": rows.classes, "whitening": rows.whitening}
+    classifier = LadderClassifier.from_fitted(Fitted.from_trained(trained, recipe, seeds, **known))
     return Run(classifier, trained, errors, labeled_errors, time.perf_counter() - started)
 
 
