@@ -230,7 +230,7 @@ def test_a_command_runs_what_its_names_ask_for_and_goes_on_where_it_stopped(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     quick = Cell("table1/quick/50", Recipe(data="digits", labels=50, network=(16,), epochs=1), Published(5.0), seeds=2)
-    monkeypatch.setattr("tikas.experiments.reproduce.TASKS", (quick,))
+    monkeypatch.setattr("tikas.experiments.reproduce.TASKS", (quick, *RIVALS, *STUDIES))
     monkeypatch.setattr("tikas.experiments.reproduce.CELLS", (quick,))
     for _ in range(2):
         assert reproduce(Reproduce(("table1",), results=tmp_path, quiet=True, device="cpu")) == 0

@@ -39,7 +39,7 @@ class Reproduce:
 
     names: Annotated[Positional[tuple[str, ...]], arg(metavar="NAMES", help_behavior_hint="")] = ()
     """Cells, rows or tables: table1, table1/full, table1/full/100, curve, rivals/100, study/gamma/100; all stands for
-    everything but the studies."""
+    the whole paper and the curve, without rivals and studies."""
     list: Flag = False
     """Show every name, with how much of it is measured."""
     render: Flag = False
@@ -94,11 +94,9 @@ def reproduce(command: Reproduce) -> int:
 def _tasks(command: Reproduce) -> list[Task]:
     from tikas.experiments.cells import select
     from tikas.experiments.reproduce import CELLS, TASKS, shortened
-    from tikas.experiments.rivals import RIVALS
 
-    everything: list[Task] = [*CELLS, *RIVALS]
     named = select(TASKS, [name for name in command.names if name != "all"])
-    chosen = [task for task in TASKS if task in named or ("all" in command.names and task in everything)]
+    chosen = [task for task in TASKS if task in named or ("all" in command.names and task in CELLS)]
     return [shortened(task, command.epochs) for task in chosen]
 
 

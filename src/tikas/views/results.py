@@ -241,7 +241,8 @@ _CLOSING = """## To measure it again
 ```console
 $ tikas reproduce --list              # every name, with how much of it is measured
 $ tikas reproduce table1/full/100     # what is missing of a cell; a row or a table likewise
-$ tikas reproduce all                 # what is missing of the paper, the curve and the rivals
+$ tikas reproduce all                 # what is missing of the paper and of the curve
+$ tikas reproduce rivals              # what is missing of scikit-learn's methods; no GPU needed
 $ tikas reproduce study/gamma/100     # choose a setting on held-out rows
 $ tikas reproduce --render            # this page and its pictures
 ```
