@@ -91,6 +91,7 @@ class Streams:
     ) -> None:
         device = examples.rows.device
         self.examples = examples
+        self._splits, self._seeds = splits, seeds
         self._unlabeled = [torch.as_tensor(split.unlabeled, device=device) for split in splits]
         self._labeled = [torch.as_tensor(split.labeled, device=device) for split in splits]
         self._order = [generator(seed, "order", device) for seed in seeds]
@@ -106,6 +107,19 @@ class Streams:
         self._sizes = [(self.denoised_batch_size + self.labeled_batch_size) * prod(shape) for shape in shapes]
         self.noise = examples.rows.new_empty(*members, self.block, sum(self._sizes))
         self.unlabeled_plan = self.labeled_plan = torch.empty(0)
+
+    def alone(self, member: int) -> "Streams":
+        """What one of the members sees, as it would see it without the others."""
+        return Streams(
+            self.examples,
+            [self._splits[member]],
+            [self._seeds[member]],
+            self._shapes,
+            self.batch_size,
+            self.labeled_batch_size,
+            self.block,
+            self.denoised_batch_size > 0,
+        )
 
     def start_epoch(self) -> None:
         """Draw which rows every member sees in each update of the next epoch."""
@@ -149,9 +163,17 @@ class Streams:
             rows[unlabeled[..., : self.denoised_batch_size]],
             rows[labeled],
             targets[labeled],
-            [level.unflatten(-1, (count, *shape)) for level, shape in zip(levels, self._shapes, strict=True)],
+            [_laid_out(level, count, shape) for level, shape in zip(levels, self._shapes, strict=True)],
             None if weights is None else weights[labeled],
         )
+
+
+def _laid_out(noise: Tensor, rows: int, shape: tuple[int, ...]) -> Tensor:
+    """Noise of a level, ``(*members, rows, *shape)``; that of maps lies as convolutions like it, channels last."""
+    if len(shape) == 1:
+        return noise.view(*noise.shape[:-1], rows, *shape)
+    channels, *sides = shape
+    return noise.view(*noise.shape[:-1], rows, *sides, channels).movedim(-1, -3)
 
 
 def _stack(plans: Sequence[Tensor]) -> Tensor:

@@ -29,7 +29,8 @@ class _Product(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
         x, weight = ctx.saved_tensors
         (gradient,) = gradients
-        return gradient @ weight, gradient.mT @ x
+        to_x, to_weight = gradient @ weight.to(gradient.dtype), gradient.mT @ x.to(gradient.dtype)
+        return to_x.to(x.dtype), to_weight.to(weight.dtype)  # autocast lets the factors differ from the product
 
 
 def reset_weight(weight: Tensor, generator: torch.Generator | None) -> None:

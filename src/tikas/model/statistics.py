@@ -22,7 +22,8 @@ class Statistics(NamedTuple):
 
 
 def normalize(x: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """N(x), a batch normalised with its own statistics."""
+    """N(x), a batch normalised with its own statistics, in float32 at least."""
+    x = _precise(x)
     if x.dim() == 1 + len(shape):
         return torch.batch_norm(x, None, None, None, None, True, 0.0, EPSILON, False)
     return normalize_and_tell(x, shape)[0]
@@ -30,8 +31,13 @@ def normalize(x: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 def normalize_and_tell(x: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, Statistics]:
     """N(x) and the statistics that it was normalised with; gradients flow through all three."""
-    normalized, mean, deviation = _NormalizeBatch.apply(x, batch_dims(shape))  # type: ignore[no-untyped-call]
+    normalized, mean, deviation = _NormalizeBatch.apply(_precise(x), batch_dims(shape))  # type: ignore[no-untyped-call]
     return normalized, Statistics(mean, deviation)
+
+
+def _precise(x: Tensor) -> Tensor:
+    """What a product in half precision gave; a mean and a deviation of it need more digits than it has."""
+    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
 
 
 class _NormalizeBatch(torch.autograd.Function):

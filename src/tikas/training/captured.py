@@ -1,13 +1,14 @@
 """A fleet on a GPU: a block of updates is captured once as a CUDA graph, and replayed."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from tikas.data.streams import Streams
-from tikas.model.ladder import Ladder
-from tikas.training.fleet import Fleet
+from tikas.model.ladder import Costs, Ladder
+from tikas.training.fleet import Fleet, stack
 
 
 class CapturedFleet(Fleet):
@@ -15,15 +16,34 @@ class CapturedFleet(Fleet):
 
     What a replay needs lies in fixed places, which are filled before it: the rows of each update, the noise of the
     block and the learning rates. Nothing is copied from the host but the rates, and nothing is waited for.
+
+    Parameters
+    ----------
+    ladders, streams
+        As for `Fleet`.
+    compiled
+        Whether the costs are compiled first.
+    exact
+        Whether compiled products stay in float32.
     """
 
-    def __init__(self, ladders: Sequence[Ladder], streams: Streams, *, compiled: bool = True) -> None:
+    def __init__(
+        self, ladders: Sequence[Ladder], streams: Streams, *, compiled: bool = True, exact: bool = True
+    ) -> None:
         super().__init__(ladders, streams, capturable=True)
+        if not self.member_dims:  # kernels of convolutions; nothing else has four dimensions
+            nn.Module.to(self.ladder, memory_format=torch.channels_last)  # type: ignore[call-overload]
         if compiled:
-            self.costs = torch.compile(self.ladder.costs, dynamic=False)
-        costs = 1 + len(self.ladder.rungs)
-        self.recorded = torch.zeros(streams.block, *self.member_dims, costs, device=self.device)
+            costs = self.ladder.costs if exact else self._costs_in_bf16
+            self.costs = torch.compile(costs, dynamic=False)
+        figures = 1 + len(self.ladder.rungs)
+        self.recorded = torch.zeros(streams.block, *self.member_dims, figures, device=self.device)
         self.start()
+
+    def _costs_in_bf16(self, **batch: Any) -> Costs:
+        """Products and convolutions in bf16, statistics and all that follows from them in float32."""
+        with torch.autocast(self.device.type, torch.bfloat16):
+            return self.ladder.costs(**batch)
 
     def start(self) -> None:
         """Nothing is captured yet: the first epoch does that, once its rows are drawn."""
@@ -88,3 +108,39 @@ class CapturedFleet(Fleet):
         for state in self.optimizer.state.values():
             for moment in state.values():
                 moment.zero_()
+
+
+class SideBySide(Fleet):
+    """Members that fill much of a GPU each, on streams of their own: convolutional ladders.
+
+    Stacked into one program their convolutions would become grouped ones, which are slow.
+    """
+
+    def __init__(self, ladders: Sequence[Ladder], streams: Streams, **settings: Any) -> None:
+        self.streams = streams
+        self.ladders = ladders
+        self.members = len(ladders)
+        self.member_dims = (len(ladders),)
+        self.device = streams.examples.rows.device
+        self._fleets = [
+            CapturedFleet([ladder], streams.alone(member), **settings) for member, ladder in enumerate(ladders)
+        ]
+        self._lanes = [torch.cuda.Stream(self.device) for _ in ladders]
+
+    def train_epoch(self, rates: Tensor) -> Tensor:
+        rates = rates.view(len(rates), -1).expand(-1, self.members)
+        here = torch.cuda.current_stream(self.device)
+        costs = []
+        for member, (fleet, lane) in enumerate(zip(self._fleets, self._lanes, strict=True)):
+            lane.wait_stream(here)
+            with torch.cuda.stream(lane):
+                costs.append(fleet.train_epoch(rates[:, member].contiguous()))
+        for lane in self._lanes:
+            here.wait_stream(lane)
+        return torch.stack(costs, 1)
+
+    def stacked(self) -> Ladder:
+        return stack(self.disband())
+
+    def disband(self) -> list[Ladder]:
+        return [fleet.disband()[0] for fleet in self._fleets]

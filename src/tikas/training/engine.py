@@ -10,7 +10,7 @@ import torch
 
 from tikas.data.streams import Streams
 from tikas.model.ladder import Ladder
-from tikas.training.captured import CapturedFleet
+from tikas.training.captured import CapturedFleet, SideBySide
 from tikas.training.fleet import Fleet
 
 WORTH_COMPILING = 1e12
@@ -67,7 +67,9 @@ def _launch_on_gpu(ladders: Sequence[Ladder], streams: Streams, *, long: bool, e
 
         if can_be_fused(ladders[0], streams):
             return FusedFleet(ladders, streams, torch.float32 if exact else torch.bfloat16)
-    return CapturedFleet(ladders, streams, compiled=long)
+    maps = any(len(shape) > 1 for shape in ladders[0].shapes)
+    kind = SideBySide if maps and len(ladders) > 1 else CapturedFleet
+    return kind(ladders, streams, compiled=long, exact=exact)
 
 
 def _say_slower(why: str) -> None:
@@ -82,8 +84,10 @@ def suitable_arithmetic(fleet: Fleet, *, exact: bool = False) -> Iterator[None]:
     another process wants a core it costs half.
     """
     threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    convolutions = torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32
     if fleet.device.type == "cuda":
         torch.set_float32_matmul_precision("highest" if exact else "high")
+        torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32 = True, not exact
     elif _work_of_an_update(fleet.ladders, fleet.streams) < WORTH_THREADS:
         torch.set_num_threads(1)
     try:
@@ -91,6 +95,7 @@ def suitable_arithmetic(fleet: Fleet, *, exact: bool = False) -> Iterator[None]:
     finally:
         torch.set_num_threads(threads)
         torch.set_float32_matmul_precision(precision)
+        torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32 = convolutions
 
 
 def _work_of_an_update(ladders: Sequence[Ladder], streams: Streams) -> float:
