@@ -66,14 +66,9 @@ def fleet_of(kind: type[Fleet], name: str) -> Fleet:
 def first_gradients(fleet: Fleet) -> dict[str, Tensor]:
     """Of the first update, from Adam's first moments after it: a tenth of the gradient."""
     if isinstance(fleet, Interpreted):
-        means = {"weight": fleet.moments[0], "other": fleet.moments[2]}
+        storages = fleet.parameters.matrices, fleet.parameters.vectors
         names = [name for name, _ in fleet.template.named_parameters()]
-        return {
-            name: (fleet.matrices if "weight" in name else fleet.vectors).view(
-                means["weight" if "weight" in name else "other"], name
-            )
-            for name in names
-        }
+        return {name: each.view(each.means, name) for name in names for each in storages if name in each}
     return {
         name: fleet.optimizer.state[parameter]["exp_avg"].view(fleet.members, -1, parameter.shape[-1])
         for name, parameter in fleet.ladder.named_parameters()

@@ -11,7 +11,7 @@ every kernel leaves them zero, and so they enter no cost, no statistic and no gr
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,7 +24,7 @@ from tikas.model.denoisers import DENOISERS
 from tikas.model.ladder import Ladder
 from tikas.model.rungs import ACTIVATIONS, DenseRung, Rung
 from tikas.training.captured import CapturedFleet
-from tikas.training.fleet import stack, with_tensors
+from tikas.training.fleet import stack
 from tikas.training.kernels.adam import adam_kernel
 from tikas.training.kernels.denoisers import NUMBERS as DENOISER_NUMBERS
 from tikas.training.kernels.levels import (
@@ -36,6 +36,7 @@ from tikas.training.kernels.levels import (
     gather_kernel,
 )
 from tikas.training.kernels.top import top_back_kernel, top_kernel
+from tikas.training.storage import FleetParameters
 
 MOST_ROWS = 256
 MOST_OUTPUTS = 128
@@ -56,25 +57,6 @@ def _activation_number(rung: Rung) -> int | None:
     """By its function alone: which of scale and bias there are is told to the kernels too. None where it is unknown."""
     functions = {kind.function: NUMBERS[name] for name, kind in ACTIVATIONS.items()}
     return functions.get(rung.activation.function)
-
-
-class Storage:
-    """The parameters of all members as one matrix, a member a row; by name they are views into it, padded."""
-
-    def __init__(self, shapes: Mapping[str, tuple[int, int]], members: int, device: torch.device) -> None:
-        self._shapes = shapes
-        self._offsets: dict[str, int] = {}
-        self.size = 0
-        for name, (rows, columns) in shapes.items():
-            self._offsets[name] = self.size
-            self.size += rows * columns
-        self.values = torch.zeros(members, self.size, device=device)
-
-    def view(self, buffer: Tensor, name: str) -> Tensor:
-        """A parameter ``(members, rows, columns)`` in a buffer that lies as `values` does."""
-        rows, columns = self._shapes[name]
-        offset = self._offsets[name]
-        return buffer[:, offset : offset + rows * columns].view(len(buffer), rows, columns)
 
 
 @dataclass
@@ -122,7 +104,7 @@ class FusedFleet(CapturedFleet):
         self.updates_done = 0
         self.denoiser = self._denoiser_number()
         self.levels = self._levels()
-        self._store_parameters(ladders)
+        self.parameters = FleetParameters(ladders, [level.padded for level in self.levels], dtype, self.device)
         noises = [[float(rung.noise) for rung in ladder.rungs] for ladder in ladders]
         weights = [[float(rung.cost) for rung in ladder.rungs] for ladder in ladders]
         self.settings = torch.cat([torch.tensor(noises), torch.tensor(weights)], 1).to(self.device)
@@ -156,51 +138,11 @@ class FusedFleet(CapturedFleet):
         levels[0].clean = levels[1].clean  # the clean stream starts only if it has somewhere to go
         return levels
 
-    # Parameters
-
-    def _store_parameters(self, ladders: Sequence[Ladder]) -> None:
-        padded = [level.padded for level in self.levels]
-        matrices: dict[str, tuple[int, int]] = {}
-        vectors: dict[str, tuple[int, int]] = {}
-        for level, rung in zip(self.levels, self.template.rungs, strict=True):
-            prefix = f"rungs.{level.number}"
-            if level.number:
-                matrices[f"{prefix}.weight"] = (level.padded, padded[level.number - 1])
-            if rung.back is not None:
-                matrices[f"{prefix}.back.weight"] = (padded[level.number - 1], level.padded)
-            for name, parameter in rung.named_parameters():
-                if "weight" not in name:
-                    vectors[f"{prefix}.{name}"] = (parameter.shape[0] if parameter.dim() == 2 else 1, level.padded)
-        self.matrices = Storage(matrices, self.members, self.device)
-        self.vectors = Storage(vectors, self.members, self.device)
-        for member, ladder in enumerate(ladders):
-            for name, parameter in ladder.named_parameters():
-                tensor = parameter.detach() if parameter.dim() == 2 else parameter.detach().unsqueeze(0)
-                self._place(name)[member, : tensor.shape[0], : tensor.shape[1]] = tensor
-        self.copies = self.matrices.values
-        if self.dtype != torch.float32:
-            self.copies = self.matrices.values.to(self.dtype)
-        self.matrix_gradients = torch.zeros_like(self.copies)
-        self.vector_gradients = torch.zeros_like(self.vectors.values)
-        self.moments = [torch.zeros_like(s.values) for s in (self.matrices, self.vectors) for _ in range(2)]
-
-    def _place(self, name: str) -> Tensor:
-        storage = self.matrices if "weight" in name else self.vectors
-        return storage.view(storage.values, name)
-
     def disband(self) -> list[Ladder]:
-        return [with_tensors(ladder, self._parameters(member)) for member, ladder in enumerate(self.ladders)]
+        return self.parameters.ladders()
 
     def stacked(self) -> Ladder:
         return stack(self.disband())
-
-    def _parameters(self, member: int) -> dict[str, Tensor]:
-        """The parameters of a member, without their padding."""
-        tensors = {}
-        for name, parameter in self.template.named_parameters():
-            rows, columns = parameter.shape if parameter.dim() == 2 else (1, parameter.shape[0])
-            tensors[name] = self._place(name)[member, :rows, :columns].clone().view(parameter.shape)
-        return tensors
 
     # What lies between the kernels
 
@@ -281,12 +223,12 @@ class FusedFleet(CapturedFleet):
 
     def _climb(self, level: Level, place: int) -> None:
         below = self.levels[level.number - 1]
-        weight = self.matrices.view(self.copies, f"rungs.{level.number}.weight")
+        weight = self._copy(f"rungs.{level.number}.weight")
         _product(below["hidden"][:, : level["projected"].shape[1]], weight.mT, level["projected"])
         climb_kernel[self._grid(level)](
             level["projected"], self._noise(level, place), self.settings[:, level.number :],
-            *self._scale_and_bias(level, self.vectors.values), level["hidden"],
-            self.noise.stride(0), self.settings.stride(0), self.vectors.size, level.width, level.padded,
+            *self._scale_and_bias(level, self.parameters.vectors.values), level["hidden"],
+            self.noise.stride(0), self.settings.stride(0), self.parameters.vectors.size, level.width, level.padded,
             **self._sizes(level), ACTIVATION=level.activation, BETA=level.beta, GAMMA=level.gamma, num_warps=WARPS,
         )  # fmt: skip
 
@@ -304,25 +246,25 @@ class FusedFleet(CapturedFleet):
     def _descend(self, level: Level, place: int) -> None:
         if level.number < self.levels[-1].number:
             above = self.levels[level.number + 1]
-            weight = self.matrices.view(self.copies, f"rungs.{above.number}.back.weight")
+            weight = self._copy(f"rungs.{above.number}.back.weight")
             _product(above["denoised"], weight.mT, level["signal"])
         descend_kernel[self._grid(level)](
-            level["signal"], *self._latents(level, place), self._denoiser(level, self.vectors.values),
+            level["signal"], *self._latents(level, place), self._denoiser(level, self.parameters.vectors.values),
             level["denoised"], self.recorded[place, :, level.first_cost :],
-            self.noise.stride(0), self.settings.stride(0), self.vectors.size, self.recorded.stride(1),
+            self.noise.stride(0), self.settings.stride(0), self.parameters.vectors.size, self.recorded.stride(1),
             level.width, level.padded, **self._sizes(level), **self._kind(level), num_warps=WARPS,
         )  # fmt: skip
 
     def _descend_back(self, level: Level, place: int) -> None:
         if not level.lowest:
             below, name = self.levels[level.number - 1], f"rungs.{level.number}.back.weight"
-            _product(below["to_signal"], self.matrices.view(self.copies, name), level["to_denoised"])
-            _product(below["to_signal"].mT, level["denoised"], self.matrices.view(self.matrix_gradients, name))
+            _product(below["to_signal"], self._copy(name), level["to_denoised"])
+            _product(below["to_signal"].mT, level["denoised"], self._gradient(name))
         descend_back_kernel[self._grid(level, back=True)](
-            level["signal"], *self._latents(level, place), self._denoiser(level, self.vectors.values),
+            level["signal"], *self._latents(level, place), self._denoiser(level, self.parameters.vectors.values),
             level["to_denoised"], level["to_signal"], level["to_corrupted"], level["to_clean"],
-            level["to_statistics"], self._denoiser(level, self.vector_gradients),
-            self.noise.stride(0), self.settings.stride(0), self.vectors.size, len(self.levels),
+            level["to_statistics"], self._denoiser(level, self.parameters.vectors.gradients),
+            self.noise.stride(0), self.settings.stride(0), self.parameters.vectors.size, len(self.levels),
             level.width, level.padded, **self._sizes(level, back=True), **self._kind(level), num_warps=WARPS,
         )  # fmt: skip
 
@@ -331,29 +273,33 @@ class FusedFleet(CapturedFleet):
         spare = level["to_projected"]
         climb_back_kernel[self._grid(level, back=True)](
             level["projected"], self._noise(level, place), self.settings[:, level.number :],
-            *self._scale_and_bias(level, self.vectors.values), level["to_hidden"],
+            *self._scale_and_bias(level, self.parameters.vectors.values), level["to_hidden"],
             level.tensors.get("to_corrupted", spare), level.tensors.get("to_clean", spare),
             level.tensors.get("to_statistics", self.settings), level["to_projected"],
-            *self._scale_and_bias(level, self.vector_gradients),
-            self.noise.stride(0), self.settings.stride(0), self.vectors.size, level["to_hidden"].shape[1],
+            *self._scale_and_bias(level, self.parameters.vectors.gradients),
+            self.noise.stride(0), self.settings.stride(0), self.parameters.vectors.size, level["to_hidden"].shape[1],
             level.width, level.padded, **self._sizes(level, back=True), ACTIVATION=level.activation, BETA=level.beta,
             GAMMA=level.gamma, DENOISED=level.denoised, COSTED=level.costed,
             CLEAN_ABOVE=not top and self.levels[level.number + 1].clean > 0, num_warps=WARPS,
         )  # fmt: skip
         name, below = f"rungs.{level.number}.weight", self.levels[level.number - 1]
         if below.number:
-            _product(level["to_projected"], self.matrices.view(self.copies, name), below["to_hidden"])
+            _product(level["to_projected"], self._copy(name), below["to_hidden"])
         rows = below["hidden"][:, : level["to_projected"].shape[1]]
-        _product(level["to_projected"].mT, rows, self.matrices.view(self.matrix_gradients, name))
+        _product(level["to_projected"].mT, rows, self._gradient(name))
 
     def _step(self, place: int) -> None:
-        parts = (self.matrices, self.matrix_gradients, self.copies), (self.vectors, self.vector_gradients, None)
-        for part, (storage, gradients, copies) in enumerate(parts):
+        for storage in (self.parameters.matrices, self.parameters.vectors):
             adam_kernel[(triton.cdiv(storage.size, ADAM_BLOCK), self.members)](
-                storage.values, gradients, *self.moments[2 * part : 2 * part + 2],
-                gradients if copies is None else copies, self.rates[place], storage.size,
-                COPIED=copies is not None and copies is not storage.values, BLOCK=ADAM_BLOCK, num_warps=8,
+                storage.values, storage.gradients, storage.means, storage.squares, storage.copies, self.rates[place],
+                storage.size, COPIED=storage.copies is not storage.values, BLOCK=ADAM_BLOCK, num_warps=8,
             )  # fmt: skip
+
+    def _copy(self, name: str) -> Tensor:
+        return self.parameters.matrices.view(self.parameters.matrices.copies, name)
+
+    def _gradient(self, name: str) -> Tensor:
+        return self.parameters.matrices.view(self.parameters.matrices.gradients, name)
 
     # What kernels are told
 
@@ -388,13 +334,14 @@ class FusedFleet(CapturedFleet):
     def _scale_and_bias(self, level: Level, buffer: Tensor) -> tuple[Tensor, Tensor]:
         names = ((level.beta, "beta"), (level.gamma, "gamma"))
         beta, gamma = (
-            self.vectors.view(buffer, f"rungs.{level.number}.{name}") if there else buffer for there, name in names
+            self.parameters.vectors.view(buffer, f"rungs.{level.number}.{name}") if there else buffer
+            for there, name in names
         )
         return beta, gamma
 
     def _denoiser(self, level: Level, buffer: Tensor) -> Tensor:
         """From the first of the parameters on; the others lie behind it."""
-        return self.vectors.view(buffer, f"rungs.{level.number}.denoiser.a")
+        return self.parameters.vectors.view(buffer, f"rungs.{level.number}.denoiser.a")
 
     # What capturing asks for
 
@@ -406,8 +353,7 @@ class FusedFleet(CapturedFleet):
         return torch.stack([rates / (1 - 0.9**steps), ((1 - 0.999**steps) ** -0.5).expand_as(rates)], -1)
 
     def forget_warm_up(self) -> None:
-        for moment in self.moments:
-            moment.zero_()
+        self.parameters.forget_moments()
 
     def read_costs(self, recorded: Tensor) -> Tensor:
         """Sum up what the programs of each level have recorded."""

@@ -1,0 +1,115 @@
+"""The parameters of a fused fleet: all members in one buffer, padded, with what Adam and the products need of them."""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from tikas.model.ladder import Ladder
+from tikas.training.fleet import with_tensors
+
+
+class Storage:
+    """Parameters of all members as one matrix, a member a row; by name they are views into it.
+
+    Parameters
+    ----------
+    shapes
+        Rows and columns of each parameter, padded.
+    members
+        How many rows the matrix has.
+    dtype
+        Of the gradients, and of the copies that products read.
+
+    Attributes
+    ----------
+    values, gradients, means, squares, copies
+        The parameters in float32, and what Adam reads and writes. Copies are the values themselves if they are of the
+        same kind.
+    """
+
+    def __init__(
+        self, shapes: Mapping[str, tuple[int, int]], members: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        self._shapes = shapes
+        self._offsets: dict[str, int] = {}
+        self.size = 0
+        for name, (rows, columns) in shapes.items():
+            self._offsets[name] = self.size
+            self.size += rows * columns
+        self.values, self.means, self.squares = (torch.zeros(members, self.size, device=device) for _ in range(3))
+        self.copies = self.values if dtype == self.values.dtype else self.values.to(dtype)
+        self.gradients = torch.zeros_like(self.copies)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._shapes
+
+    def view(self, buffer: Tensor, name: str) -> Tensor:
+        """A parameter ``(members, rows, columns)`` in a buffer that lies as `values` does."""
+        rows, columns = self._shapes[name]
+        offset = self._offsets[name]
+        return buffer[:, offset : offset + rows * columns].view(len(buffer), rows, columns)
+
+
+class FleetParameters:
+    """All parameters of all members: matrices for the products, and vectors for the kernels.
+
+    Parameters
+    ----------
+    ladders
+        The members, all of one shape.
+    padded
+        The width of every level with its padding. Padding is zero, and stays so.
+    dtype
+        Of the products.
+    """
+
+    def __init__(
+        self, ladders: Sequence[Ladder], padded: Sequence[int], dtype: torch.dtype, device: torch.device
+    ) -> None:
+        self._ladders = ladders
+        matrices, vectors = {}, {}
+        for level, rung in enumerate(ladders[0].rungs):
+            for name, parameter in rung.named_parameters(prefix=f"rungs.{level}"):
+                if name.endswith("back.weight"):
+                    matrices[name] = (padded[level - 1], padded[level])
+                elif name.endswith("weight"):
+                    matrices[name] = (padded[level], padded[level - 1])
+                else:
+                    vectors[name] = (_as_matrix(parameter).shape[0], padded[level])
+        self.matrices = Storage(matrices, len(ladders), dtype, device)
+        self.vectors = Storage(vectors, len(ladders), torch.float32, device)
+        for member, ladder in enumerate(ladders):
+            for name, parameter in ladder.named_parameters():
+                self._of(member, name, parameter).copy_(_as_matrix(parameter.detach()))
+        if self.matrices.copies is not self.matrices.values:
+            self.matrices.copies.copy_(self.matrices.values)
+
+    def ladders(self) -> list[Ladder]:
+        """The members as they are now, without padding."""
+        return [
+            with_tensors(
+                ladder,
+                {
+                    name: self._of(member, name, parameter).clone().view(parameter.shape)
+                    for name, parameter in ladder.named_parameters()
+                },
+            )
+            for member, ladder in enumerate(self._ladders)
+        ]
+
+    def forget_moments(self) -> None:
+        """Set Adam back to its start."""
+        for storage in (self.matrices, self.vectors):
+            storage.means.zero_()
+            storage.squares.zero_()
+
+    def _of(self, member: int, name: str, parameter: Tensor) -> Tensor:
+        """The place of a member's parameter, without its padding."""
+        storage = self.matrices if name in self.matrices else self.vectors
+        rows, columns = _as_matrix(parameter).shape
+        return storage.view(storage.values, name)[member, :rows, :columns]
+
+
+def _as_matrix(parameter: Tensor) -> Tensor:
+    return parameter if parameter.dim() == 2 else parameter.unsqueeze(0)
