@@ -52,17 +52,19 @@ def versions() -> dict[str, str]:
 
 
 def revision() -> str:
-    """The git revision of the working tree, "-dirty" if it has changes; outside one, what TIKAS_REVISION says.
+    """What TIKAS_REVISION says, else the git revision of the working tree, "-dirty" if it has changes.
 
     Examples
     --------
     >>> revision().removesuffix("-dirty").isalnum() or revision() == ""
     True
     """
+    if "TIKAS_REVISION" in os.environ:  # a copy of the tree on another machine may lie inside a repository of its own
+        return os.environ["TIKAS_REVISION"]
     try:
         name, changes = _git("rev-parse", "--short=12", "HEAD"), _git("status", "--porcelain", "--untracked-files=no")
     except (OSError, subprocess.CalledProcessError):
-        return os.environ.get("TIKAS_REVISION", "")
+        return ""
     return name + ("-dirty" if changes else "")
 
 
