@@ -32,6 +32,7 @@ OTHER = {
     "batch_size": 50,
     "labeled_batch_size": 30,
     "calibration": "labeled",
+    "precision": "exact",
 }
 
 

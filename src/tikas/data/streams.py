@@ -170,7 +170,7 @@ class Streams:
 
 def _laid_out(noise: Tensor, rows: int, shape: tuple[int, ...]) -> Tensor:
     """Noise of a level, ``(*members, rows, *shape)``; that of maps lies as convolutions like it, channels last."""
-    if len(shape) == 1:
+    if len(shape) != 3:
         return noise.view(*noise.shape[:-1], rows, *shape)
     channels, *sides = shape
     return noise.view(*noise.shape[:-1], rows, *sides, channels).movedim(-1, -3)

@@ -61,7 +61,7 @@ def check_input_shape(shape: Sequence[int]) -> None:
             f"input_shape={shape!r}: expected (features,), the shape of one row. For images it is "
             f"(channels, height, width).{grey}"
         )
-    if _channels_last(tuple(shape)):
+    if channels_last(tuple(shape)):
         height, width, channels = shape
         raise ValueError(
             f"input_shape={tuple(shape)}: that is (height, width, channels); expected {(channels, height, width)}, "
@@ -69,7 +69,7 @@ def check_input_shape(shape: Sequence[int]) -> None:
         )
 
 
-def _channels_last(shape: Shape) -> bool:
+def channels_last(shape: Shape) -> bool:
     """Whether a shape of three is that of square images with their channels at the end."""
     return len(shape) == 3 and shape[0] == shape[1] > MOST_CHANNELS >= shape[2]
 

@@ -140,6 +140,17 @@ class Recipe:
         return [*(rung.with_activation(self.activation) for rung in rungs[:-1]), rungs[-1]]
 
     @property
+    def takes_maps(self) -> bool:
+        """Whether the lowest rung works on maps, so that rows must be images.
+
+        Examples
+        --------
+        >>> Recipe(network="conv_small").takes_maps, Recipe(network="mlp").takes_maps
+        (True, False)
+        """
+        return not isinstance(self.rungs(outputs=1)[0], Dense)
+
+    @property
     def levels(self) -> int:
         """The input, the hidden rungs and the top."""
         return 1 + len(self.rungs(outputs=1))
@@ -247,6 +258,14 @@ DIGITS = Recipe(
 """For the 8×8 digits that ship with scikit-learn, and for other tables of a few thousand rows."""
 
 
+COSTS_ON_MAPS: dict[int | str, tuple[float, ...]] = {
+    "conv_fc": (1000.0, 10.0, 0.1),
+    "conv_small": (1.0,),
+    "conv_large": (4.0,),
+}
+"""The paper's costs for its convolutional networks."""
+
+
 def suitable_costs(rows: "NDArray[Any]") -> tuple[float, ...]:
     """Costs for rows of this scale: the paper's where columns vary as pixels in [0, 1] do, smaller ones beyond.
 
@@ -256,6 +275,17 @@ def suitable_costs(rows: "NDArray[Any]") -> tuple[float, ...]:
     variance = float(rows.var(0, dtype=float).mean())
     bottom = 1000.0 if variance <= 0.1 else max(0.1, float(f"{10 / variance**2:.3g}"))
     return bottom, max(1.0, bottom / 100), 0.1
+
+
+def suitable_costs_on_maps(network: tuple[int | str, ...]) -> tuple[float, ...]:
+    """Costs for a network that takes images: the paper's if it is one of the paper's, else the Γ-model's, 1.
+
+    Examples
+    --------
+    >>> suitable_costs_on_maps(("conv_large",)), suitable_costs_on_maps(("conv 32 3", "max 2"))
+    ((4.0,), (1.0,))
+    """
+    return COSTS_ON_MAPS.get(network[0], (1.0,))
 
 
 def suitable_epochs(rows: int, batch_size: int) -> int:

@@ -1,0 +1,66 @@
+"""Images as arrays: channels first, grey ones with a channel of their own, and rows brought to a known shape."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+from numpy.typing import NDArray
+
+from tikas.model.checks import channels_last
+
+TURN = "Channels come first: turn the images with numpy.moveaxis(images, -1, 1)."
+
+
+def as_images(x: NDArray[Any]) -> NDArray[Any]:
+    """Images ``(n, channels, height, width)``, of images that come so or, if they are grey, as ``(n, height, width)``.
+
+    Raises
+    ------
+    ValueError
+        If they have another number of dimensions, or are square with their channels last.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> as_images(np.zeros((5, 28, 28))).shape
+    (5, 1, 28, 28)
+    >>> as_images(np.zeros((5, 32, 32, 3)))
+    Traceback (most recent call last):
+    ValueError: Got images of shape (5, 32, 32, 3); expected (5, 3, 32, 32). Channels come first: ...
+    """
+    images = x[:, None] if x.ndim == 3 else x
+    if images.ndim != 4:
+        raise ValueError(
+            f"Got an array of shape {x.shape}; expected images, (n, channels, height, width), or if they are grey "
+            f"(n, height, width)."
+        )
+    if channels_last(images.shape[1:]):
+        n, height, width, channels = images.shape
+        raise ValueError(f"Got images of shape {x.shape}; expected {(n, channels, height, width)}. {TURN}")
+    return images
+
+
+def as_shaped(x: NDArray[Any], shape: Sequence[int]) -> NDArray[Any]:
+    """Rows ``(n, *shape)``, of rows that come so, or flat, or as grey images without their channel.
+
+    Raises
+    ------
+    ValueError
+        If they are of another shape; the message has both.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> [as_shaped(np.zeros(given), (1, 8, 8)).shape for given in ((5, 1, 8, 8), (5, 8, 8), (5, 64))]
+    [(5, 1, 8, 8), (5, 1, 8, 8), (5, 1, 8, 8)]
+    """
+    shape = tuple(shape)
+    if x.shape[1:] in (shape, (prod(shape),)) or (shape[0] == 1 and x.shape[1:] == shape[1:]):
+        return x.reshape(len(x), *shape)
+    turned = len(shape) == 3 and x.shape[1:] == (*shape[1:], shape[0])
+    raise ValueError(
+        f"Got rows of shape {x.shape}; this model was fitted on {(len(x), *shape)}. "
+        + (TURN if turned else "Give rows of that shape.")
+    )
