@@ -101,7 +101,13 @@ class Predict:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; the exit code is 2 for a usage error, 1 for a failure and 130 after Ctrl-C."""
+    """Run one command; the exit code is 2 for a usage error, 1 for a failure and 130 after Ctrl-C.
+
+    Examples
+    --------
+    >>> main(["predict", "nowhere.safetensors", "rows.csv"])
+    2
+    """
     command = _parse(list(sys.argv[1:] if arguments is None else arguments))
     warnings.showwarning = _show_warning
     # Threads that spin while they wait are many times slower where another process wants their core.

@@ -123,10 +123,9 @@ def write_model(path: str | Path, fitted: Fitted) -> Path:
     --------
     >>> import tempfile
     >>> from tikas import LadderClassifier
-    >>> classifier = LadderClassifier((4,), epochs=1, batch_size=4).fit([[0.0], [0.2], [0.8], [1]], [0, -1, -1, 1])
+    >>> fitted = LadderClassifier((4,), epochs=1, batch_size=3).fit([[0.0], [0.5], [1.0]], [0, -1, 1]).as_fitted()
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = write_model(Path(folder, "model.safetensors"), classifier.as_fitted())
-    ...     read_model(path).classes.tolist()
+    ...     read_model(write_model(Path(folder, "model.safetensors"), fitted)).classes.tolist()
     [0, 1]
     """
     tensors = {
@@ -169,10 +168,8 @@ def read_model(path: str | Path) -> Fitted:
 
     Raises
     ------
-    FileNotFoundError
-        Where there is no such file.
-    NotAModelError
-        Where it is truncated, damaged, or no model of tikas. This is a ValueError.
+    FileNotFoundError, NotAModelError
+        As `tikas.load` does.
 
     Examples
     --------

@@ -60,12 +60,10 @@ class LadderRegressor(RegressorMixin, LadderEstimator):  # type: ignore[misc]
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features)
-            Labelled and unlabelled rows together, of about unit scale.
+        X, sample_weight : array-like
+            As for `LadderClassifier.fit`.
         y : array-like of shape (n_samples,)
             Values; NaN (or None) where there is no target. Here -1 is a value like any other.
-        sample_weight : array-like of shape (n_samples,), optional
-            How much each labelled row counts in the supervised cost; one of weight zero counts as unlabelled.
 
         Returns
         -------
