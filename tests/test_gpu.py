@@ -11,7 +11,10 @@ from tikas.training.fit import fit
 from tikas.training.fleet import Fleet, build_ladder
 from tikas.training.recipe import Recipe
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU on this machine")
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU on this machine"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # the compiler of torch 2.11 gives some
+]
 
 RECIPE = Recipe(data="array", network=(40, 20), epochs=3)
 IMAGES = Recipe(data="array", network=("conv 6 3", "max 2", "conv 8 3 same", "mean 2", "global", "top"), epochs=3)

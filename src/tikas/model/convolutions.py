@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from tikas.model.dense import product
 from tikas.model.rung import Back, NormalizedRung
 from tikas.model.specs import Conv
 
@@ -24,9 +25,11 @@ def convolve(x: Tensor, weight: Tensor, padding: Sides, stride: int = 1) -> Tens
         Zeros before the first position and after the last one, on either side.
     """
     before, after = padding
+    members = weight.shape[:-4]
+    if _larger_than_its_maps(weight, x.shape[-1] + before + after, stride):
+        return _convolve_by_product(functional.pad(x, (before, after, before, after)), weight, stride)
     if before != after:
         x, before = functional.pad(x, (before, after, before, after)), 0
-    members = weight.shape[:-4]
     convolved = functional.conv2d(
         _fold(x, members), weight.flatten(0, -4), stride=stride, padding=before, groups=prod(members)
     )
@@ -46,13 +49,57 @@ def spread(x: Tensor, weight: Tensor, padding: Sides, stride: int, sides: Sequen
     sides
         Height and width of the maps that it made them of.
     """
-    members = weight.shape[:-4]
-    kernels = weight.flip(-1, -2).transpose(-3, -4).flatten(0, -4)
-    whole = functional.conv_transpose2d(_fold(x, members), kernels, stride=stride, groups=prod(members))
+    if weight.shape[-1] > x.shape[-1]:
+        whole = _spread_by_product(x, weight, stride)
+    else:
+        members = weight.shape[:-4]
+        kernels = weight.flip(-1, -2).transpose(-3, -4).flatten(0, -4)
+        folded = functional.conv_transpose2d(_fold(x, members), kernels, stride=stride, groups=prod(members))
+        whole = _unfold(folded, members, x.shape[:-3])
     before = padding[0]
     (height, width), (reached_down, reached_right) = sides, whole.shape[-2:]
-    cut = (-before, width + before - reached_right, -before, height + before - reached_down)
-    return _unfold(functional.pad(whole, cut), members, x.shape[:-3])
+    return functional.pad(whole, (-before, width + before - reached_right, -before, height + before - reached_down))
+
+
+def _larger_than_its_maps(weight: Tensor, padded_side: int, stride: int) -> bool:
+    """Whether a kernel has more positions than the maps that it makes: nearly a dense layer, as that of Conv-FC.
+
+    Convolution kernels are not made for these: on a GPU a 26×26 one took thirty times as long as the product.
+    """
+    return weight.shape[-1] > (padded_side - weight.shape[-1]) // stride + 1
+
+
+def _convolve_by_product(x: Tensor, weight: Tensor, stride: int) -> Tensor:
+    """The few windows of each map as rows of a product."""
+    kernel = weight.shape[-1]
+    windows = x.unfold(-2, kernel, stride).unfold(-2, kernel, stride).movedim(-5, -3)
+    *batch, height, width = windows.shape[:-3]
+    made = product(_as_rows(windows, weight), weight.flatten(-3))
+    return made.view(*batch, height, width, -1).movedim(-1, -3)
+
+
+def _spread_by_product(x: Tensor, weight: Tensor, stride: int) -> Tensor:
+    """What every position of the few sends to its window, added up where windows overlap."""
+    kernel, (height, width) = weight.shape[-1], x.shape[-2:]
+    matrix = weight.flip(-1, -2).movedim(-3, -1).flatten(-4, -2)
+    rows = x.movedim(-3, -1).flatten(-4 if x.dim() > 3 else 0, -2)
+    windows = product(rows, matrix).view(*x.shape[:-3], height, width, -1, kernel, kernel)
+    bottom, right = (height - 1) * stride, (width - 1) * stride
+    return torch.stack(
+        [
+            functional.pad(
+                windows[..., i, j, :, :, :],
+                (j * stride, right - j * stride, i * stride, bottom - i * stride),
+            )
+            for i in range(height)
+            for j in range(width)
+        ]
+    ).sum(0)
+
+
+def _as_rows(windows: Tensor, weight: Tensor) -> Tensor:
+    """Windows ``(*members, rows, height, width, channels, kernel, kernel)`` as rows of each of W's members."""
+    return windows.flatten(-3).flatten(weight.dim() - 4, -2)
 
 
 def _fold(x: Tensor, members: Sequence[int]) -> Tensor:
