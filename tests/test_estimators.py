@@ -181,7 +181,7 @@ class TestConventions:
         columns = LadderClassifier((8,), epochs=1, batch_size=50, random_state=0).fit(IRIS, SEEN).recipe_
         assert pixels.costs == (1000, 10, 0.1)
         assert_allclose(columns.costs, (10, 1, 0.1), rtol=1e-2)
-        assert [suitable_epochs(rows, 100) for rows in (50, 1297, 60_000, 10**6)] == [900, 75, 25, 10]
+        assert [suitable_epochs(rows, 100) for rows in (50, 1297, 60_000, 10**6)] == [900, 100, 25, 10]
 
     def test_a_pipeline_scales_and_a_grid_search_chooses(self):
         search = GridSearchCV(

@@ -37,7 +37,7 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
     denoiser : {"gaussian", "mlp", "no-product", "linear", "additive"}, default="gaussian"
         The denoising function.
     epochs : int or None, default=None
-        Passes over the rows. None means 75, or more where that would be fewer than 900 updates, or fewer (but ten)
+        Passes over the rows. None means 100, or more where that would be fewer than 900 updates, or fewer (but ten)
         where it would be more than 15,000.
     annealed : float, default=1/3
         Share of the updates, at the end, over which the learning rate goes linearly to zero.

@@ -251,7 +251,7 @@ DIGITS = Recipe(
     labels=50,
     network=(256, 128),
     noise=(0.2,),
-    epochs=75,
+    epochs=100,
     learning_rate=0.005,
     labeled_batch_size=50,
 )
@@ -289,6 +289,12 @@ def suitable_costs_on_maps(network: tuple[int | str, ...]) -> tuple[float, ...]:
 
 
 def suitable_epochs(rows: int, batch_size: int) -> int:
-    """Those of the digits, or as many as make 900 updates if these do not, but no more than make 15,000."""
+    """Those of the digits, or as many as make 900 updates if these do not, but no more than make 15,000.
+
+    Examples
+    --------
+    >>> [suitable_epochs(rows, batch_size=100) for rows in (150, 1297, 60_000)]
+    [900, 100, 25]
+    """
     updates = max(1, rows // batch_size)
     return max(min(DIGITS.epochs, 15_000 // updates), 10, ceil(900 / updates))
