@@ -128,7 +128,7 @@ def test_levels_that_are_made_again_are_calibrated_like_those_that_are_kept(most
     both = pair(NETWORKS["pooling"])
     rows = torch.from_numpy(both.batch.unlabelled)
     kept = both.ladder().calibrate(rows, chunk=4).state_dict()
-    monkeypatch.setattr("tikas.model.ladder.MOST_KEPT", most)
+    monkeypatch.setattr("tikas.model.calibration.MOST_KEPT", most)
     again = both.ladder().calibrate(rows, chunk=4).state_dict()
     assert all(torch.equal(tensor, again[name]) for name, tensor in kept.items())
 

@@ -1,12 +1,61 @@
-"""Exact statistics for the batch normalisation of a network that somebody else wrote."""
+"""Exact statistics for eval mode: of a ladder's rungs, and of batch normalisation in networks of others' making."""
 
 from collections.abc import Callable, Sequence
+from math import prod
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from tikas.model.layout import rows_dim
+from tikas.model.rung import Rung
 from tikas.model.statistics import Gathering
+
+MOST_IN_A_CHUNK = 2**25
+"""Values of the largest level among those rows that are calibrated at once: 256 MB in double precision."""
+
+MOST_KEPT = 2**26
+"""Values of a level that are kept while the one above it is calibrated; of a larger one they are made again."""
+
+
+@torch.no_grad()
+def calibrate_rungs(rungs: Sequence[Rung], x: Tensor, chunk: int | None = None) -> None:
+    """Set the mean and the deviation of every rung from these rows, with those of the rungs below it already set.
+
+    Parameters
+    ----------
+    rungs
+        The input level first.
+    x
+        The rows, ``(*members, rows, *shape)``, any number of them.
+    chunk
+        How many rows are looked at together; by default 4096, or fewer where maps are large.
+    """
+    shapes = [rung.shape for rung in rungs]
+    chunk = chunk or max(1, min(4096, MOST_IN_A_CHUNK // max(map(prod, shapes))))
+    chunks, known = list(torch.split(x, chunk, rows_dim(shapes[0]))), 0
+    count = x.numel() // prod(shapes[0])
+    for level, rung in enumerate(rungs[1:], 1):
+        gathering = Gathering(rung.shape)
+        kept: list[Tensor] = []
+        small = count * prod(rung.shape) <= MOST_KEPT
+        for rows in chunks:
+            projected = rung.up(_hidden(rungs[known + 1 : level], rows.to(rung.mean)))
+            gathering.add(projected)
+            if small:
+                kept.append(projected)
+        mean, deviation = gathering.moments()
+        rung.mean.copy_(mean)
+        rung.deviation.copy_(deviation)
+        if small:
+            chunks, known = [rung.activate(rung.calibrated.normalize(projected)) for projected in kept], level
+
+
+def _hidden(rungs: Sequence[Rung], hidden: Tensor) -> Tensor:
+    """h of the last of these rungs, with the statistics that are set already."""
+    for rung in rungs:
+        hidden = rung.activate(rung.calibrated.normalize(rung.up(hidden)))
+    return hidden
 
 
 class _FarEnough(Exception):  # noqa: N818 - ends a pass, and is no error

@@ -1,18 +1,18 @@
 """Algorithm 1: corrupt on the way up, run clean beside it, denoise on the way down, sum the costs."""
 
 from collections.abc import Sequence
-from math import prod
 from typing import NamedTuple, Self, cast
 
 import torch
 from torch import Tensor, nn
 
+from tikas.model.calibration import calibrate_rungs
 from tikas.model.checks import check_noise, check_rows, check_settings, check_targets
 from tikas.model.costs import supervised_cost
 from tikas.model.layout import all_dims, rows_dim
 from tikas.model.names import DenoiserName, Task
 from tikas.model.rungs import Rung, RungSpec, build
-from tikas.model.statistics import Gathering, Statistics, normalize
+from tikas.model.statistics import Statistics, normalize
 
 
 class Costs(NamedTuple):
@@ -46,13 +46,6 @@ class Climb(NamedTuple):
 
 LABELED, CORRUPTED, CLEAN = range(3)
 """The streams of `Ladder.costs`: labelled rows with noise, unlabelled rows with noise, unlabelled rows without."""
-
-
-MOST_IN_A_CHUNK = 2**25
-"""Values of the largest level among those rows that are calibrated at once: 256 MB in double precision."""
-
-MOST_KEPT = 2**26
-"""Values of a level that are kept while the one above it is calibrated; of a larger one they are made again."""
 
 
 class Ladder(nn.Module):
@@ -372,31 +365,9 @@ class Ladder(nn.Module):
         check_rows(x, self.shapes[0])
         if x.numel() == 0:
             raise ValueError("There are no rows to calibrate with; give training rows, the more the better.")
-        chunk = chunk or max(1, min(4096, MOST_IN_A_CHUNK // max(map(prod, self.shapes))))
-        chunks, known = list(torch.split(x, chunk, rows_dim(self.shapes[0]))), 0
-        count = x.numel() // prod(self.shapes[0])
-        for level, rung in enumerate(self.rungs[1:], 1):
-            gathering = Gathering(rung.shape)
-            kept: list[Tensor] = []
-            small = count * prod(rung.shape) <= MOST_KEPT
-            for rows in chunks:
-                projected = rung.up(self._calibrated_hidden(rows.to(rung.mean), known, level))
-                gathering.add(projected)
-                if small:
-                    kept.append(projected)
-            mean, deviation = gathering.moments()
-            rung.mean.copy_(mean)
-            rung.deviation.copy_(deviation)
-            if small:
-                chunks, known = [rung.activate(rung.calibrated.normalize(projected)) for projected in kept], level
+        calibrate_rungs(self.rungs, x, chunk)
         self.calibrated.fill_(True)
         return self
-
-    def _calibrated_hidden(self, hidden: Tensor, known: int, level: int) -> Tensor:
-        """h of the level below `level`, made of that of level `known` with the statistics that are set already."""
-        for rung in self.rungs[known + 1 : level]:
-            hidden = rung.activate(rung.calibrated.normalize(rung.up(hidden)))
-        return hidden
 
     @torch.no_grad()
     def denoise(self, x: Tensor, noise: Sequence[Tensor] | None = None) -> list[Tensor | None]:
