@@ -136,7 +136,7 @@ class TestWarmStart:
     @pytest.mark.parametrize(
         ("change", "X", "y", "message"),
         [
-            ({}, IRIS[:, :2], SEEN, r"takes 4 columns.*now there are 2.*warm_start=False"),
+            ({}, IRIS[:, :2], SEEN, r"takes rows of shape \(4,\).*now there are \(2,\).*warm_start=False"),
             ({}, IRIS, np.where(SEEN == 2, -1, SEEN), r"knows the classes \[0, 1, 2\], and y holds \[0, 1\]"),
             ({}, IRIS, np.where(SEEN == 2, 9, SEEN), r"y holds \[0, 1, 9\].*warm_start=False"),
             ({"n_members": 2}, IRIS, SEEN, r"1 members; now there are .* and 2"),

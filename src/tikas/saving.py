@@ -59,6 +59,8 @@ class Fitted:
         Of a regressor: the mean and the deviation of its targets.
     whitening : Whitening or None
         What rows go through first, where the recipe whitens them.
+    input_shape : tuple of int or None
+        The shape of a row as it comes, which dense ladders take flat; None where it is the ladders' own.
     """
 
     recipe: Recipe
@@ -69,6 +71,7 @@ class Fitted:
     classes: NDArray[Any] | None = None
     target_scale: tuple[float, float] | None = None
     whitening: Whitening | None = None
+    input_shape: tuple[int, ...] | None = None
 
     @classmethod
     def from_trained(cls, trained: Trained, recipe: Recipe, seeds: Sequence[int], **known: Any) -> Self:
@@ -146,6 +149,7 @@ def _header(fitted: Fitted) -> dict[str, Any]:
         "estimator": next(name for name, task in TASKS.items() if task == fitted.recipe.task),
         "recipe": json.loads(fitted.recipe.to_json()),
         "shapes": [list(shape) for shape in fitted.ladders[0].shapes],
+        "input_shape": list(fitted.input_shape or fitted.ladders[0].shapes[0]),
         "members": len(fitted.ladders),
         "seeds": fitted.seeds,
         "columns": list(fitted.columns),
@@ -209,6 +213,7 @@ def _checked(tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> Fitted
         _classes(header, outputs) if recipe.task == "classification" else None,
         _target_scale(header, outputs) if recipe.task == "regression" else None,
         _whitening(tensors, math.prod(ladders[0].shapes[0])) if recipe.preprocess == "whiten" else None,
+        _input_shape(header, ladders[0].shapes[0]),
     )
 
 
@@ -252,6 +257,15 @@ def _whitening(tensors: Mapping[str, Tensor], inputs: int) -> Whitening:
     whitening = Whitening.from_tensors(its_own)
     _require(whitening.mean.numel() == inputs, "its whitening does not fit its inputs")
     return whitening
+
+
+def _input_shape(header: Mapping[str, Any], taken: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of a row as it comes: what the ladder takes, or an image that a dense ladder takes flat."""
+    shape = header.get("input_shape", list(taken))  # files from before images could be flattened do not tell
+    good = isinstance(shape, list) and len(shape) in (1, 3) and all(type(side) is int and side > 0 for side in shape)
+    fits = good and (shape == list(taken) or [math.prod(shape)] == list(taken))
+    _require(fits, f"its rows do not fit its ladders, which take {taken}")
+    return tuple(shape)
 
 
 def _classes(header: Mapping[str, Any], outputs: int) -> NDArray[Any]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from tikas.model.checks import channels_last
@@ -64,3 +65,15 @@ def as_shaped(x: NDArray[Any], shape: Sequence[int]) -> NDArray[Any]:
         f"Got rows of shape {x.shape}; this model was fitted on {(len(x), *shape)}. "
         + (TURN if turned else "Give rows of that shape.")
     )
+
+
+def as_columns(x: NDArray[Any]) -> NDArray[Any]:
+    """What has a scale of its own, as columns: of images their channels, ``(n * height * width, channels)``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> as_columns(np.zeros((5, 3, 8, 8))).shape, as_columns(np.zeros((5, 64))).shape
+    ((320, 3), (5, 64))
+    """
+    return np.moveaxis(x, 1, -1).reshape(-1, x.shape[1]) if x.ndim == 4 else x

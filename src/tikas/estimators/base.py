@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from copy import deepcopy
+from contextlib import contextmanager, nullcontext
 from dataclasses import KW_ONLY, dataclass, fields
 from math import prod
 from pathlib import Path
@@ -13,41 +12,36 @@ from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from numpy.typing import ArrayLike
+from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
-from torch import Tensor
+from sklearn.utils.validation import check_is_fitted
+from torch import nn
 
 from tikas.data.preprocess import warn_of_few_rows
 from tikas.data.splits import Split
 from tikas.data.streams import Examples
-from tikas.data.whitening import Whitening
+from tikas.estimators.inputs import Array, TakesRows
+from tikas.estimators.members import build_around, mean_answer, own_randomness, settings_around_module
 from tikas.model.ladder import Ladder
+from tikas.model.specs import RungSpec
 from tikas.saving import Fitted, epochs_of, joined_history, write_model
 from tikas.training.devices import suitable_device
 from tikas.training.fit import History, fit
 from tikas.training.fleet import build_ladder
 from tikas.training.progress import progress_bar
-from tikas.training.recipe import DIGITS, Recipe, suitable_costs, suitable_epochs
-
-Array = NDArray[Any]
-
-REMEDIES = {
-    "features as input": "Give the columns that it was fitted with, in their order.",
-    "contains infinity": "Leave such rows out, or clip their values.",
-}
-"""What to do, where scikit-learn's own message says only what is wrong."""
+from tikas.training.recipe import DIGITS, Recipe, suitable_costs, suitable_costs_on_maps, suitable_epochs
 
 
 @dataclass(eq=False, repr=False)
-class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TakesRows):  # type: ignore[misc]
     """A dataclass, so that the constructor that scikit-learn reads the parameters from is written by Python."""
 
     task: ClassVar[Literal["classification", "regression"]]
 
-    network: Sequence[int | str] = DIGITS.network
+    network: Sequence[int | str | RungSpec] | str | nn.Module = DIGITS.network
     _: KW_ONLY
+    preprocess: str = "none"
     activation: str = "relu"
     noise: float | Sequence[float] = DIGITS.noise[0]
     costs: float | Sequence[float] | None = None
@@ -74,61 +68,47 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
             self.__dict__ = before
             raise
 
-    def _check_training_rows(self, X: ArrayLike) -> Array:
-        rows = self._as_rows(X, reset=True)
-        if len(rows) < 2:
-            raise ValueError(
-                "Got n_samples = 1: a ladder normalises every batch with its own statistics, so it needs at least two "
-                "rows, and some hundred unlabelled ones to be of use."
-            )
-        return rows
-
-    def _check_rows(self, X: ArrayLike) -> Array:
-        check_is_fitted(self)
-        return self._as_rows(X, reset=False)
-
-    def _as_rows(self, X: ArrayLike, *, reset: bool) -> Array:
-        try:
-            with np.errstate(over="ignore"):  # what is too large for float32 becomes infinite, and that is reported
-                rows = validate_data(self, X, dtype=np.float32, order="C", reset=reset)
-        except ValueError as error:
-            remedies = [remedy for sign, remedy in REMEDIES.items() if sign in str(error)]
-            if not remedies:
-                raise
-            raise ValueError(f"{error} {remedies[0]}") from None
-        return np.require(rows, requirements="W")  # torch shares no memory that it may not write to
-
     def _recipe(self, rows: Array) -> Recipe:
-        """The recipe that the parameters describe; what they leave open follows from the rows."""
+        """The recipe that the parameters describe; what they leave open follows from the network and the rows."""
         parameters = self.get_params(deep=False)
         chosen = {field.name: parameters[field.name] for field in fields(Recipe) if field.name in parameters}
-        if self.costs is None:
-            chosen["costs"] = suitable_costs(rows)
+        if isinstance(self.network, nn.Module):
+            chosen |= settings_around_module(chosen, self.task)
+        elif self.costs is None:
+            network = Recipe(network=chosen["network"])
+            on_maps = network.takes_maps
+            chosen["costs"] = suitable_costs_on_maps(network.network) if on_maps else suitable_costs(rows)
         if self.epochs is None:
             chosen["epochs"] = suitable_epochs(len(rows), Recipe(batch_size=self.batch_size).batch_size)
         return Recipe(**{**chosen, "data": "array", "labels": "all", "task": self.task})
 
     def _train(self, rows: Array, targets: Array, labeled: Array, outputs: int, weights: Array | None) -> None:
-        """Train the members on checked rows and keep what came out."""
+        """Train the members on prepared rows and keep what came out."""
         recipe, seeds, device = self._recipe(rows), self._seeds(), suitable_device(self.device)
         warn_of_few_rows(len(rows), recipe.batch_size, stacklevel=3)
-        earlier = self._ladders_to_go_on_from(rows.shape[1], outputs) if self.warm_start else None
+        earlier = self._ladders_to_go_on_from(rows.shape[1:], outputs) if self.warm_start else None
+        module = self.network if isinstance(self.network, nn.Module) else None
+        build = build_ladder if module is None else build_around(module, rows)
         start = earlier
-        if weights is not None:
-            weights = (weights / weights[labeled].mean()).astype(np.float32)
-            labeled = labeled & (weights > 0)  # a batch of nothing but zero weights would have no cost
-            if earlier is None:
-                start = [build_ladder(recipe, rows.shape[1:], outputs, seed) for seed in seeds]
-                self._weigh_outputs(start, targets[labeled], weights[labeled])
-        split = Split(np.flatnonzero(labeled), np.arange(len(rows)), np.empty(0, np.int64))
-        examples = Examples(
-            torch.from_numpy(rows),
-            torch.from_numpy(targets),
-            outputs,
-            None if weights is None else torch.from_numpy(weights),
-        )
-        with progress_bar(shown=self.verbose) as on_epoch:
-            trained = fit(examples, [split] * len(seeds), recipe, seeds, start=start, device=device, on_epoch=on_epoch)
+        with nullcontext() if module is None else own_randomness():
+            if weights is not None:
+                weights = (weights / weights[labeled].mean()).astype(np.float32)
+                labeled = labeled & (weights > 0)  # a batch of nothing but zero weights would have no cost
+                if earlier is None:
+                    start = [build(recipe, rows.shape[1:], outputs, seed) for seed in seeds]
+                    self._weigh_outputs(start, targets[labeled], weights[labeled])
+            split = Split(np.flatnonzero(labeled), np.arange(len(rows)), np.empty(0, np.int64))
+            examples = Examples(
+                torch.from_numpy(rows),
+                torch.from_numpy(targets),
+                outputs,
+                None if weights is None else torch.from_numpy(weights),
+            )
+            splits = [split] * len(seeds)
+            with progress_bar(shown=self.verbose) as on_epoch:
+                trained = fit(
+                    examples, splits, recipe, seeds, start=start, device=device, on_epoch=on_epoch, build=build
+                )
         if trained.interrupted:
             epochs = len(trained.histories[0])
             warnings.warn(
@@ -144,7 +124,6 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         """Let new ladders start from what the weights alone tell of the outputs."""
 
     def _keep(self, recipe: Recipe, ladders: list[Ladder], seeds: list[int] | None, history: History) -> None:
-        self._whitening: Whitening | None = None
         self.recipe_ = recipe
         self.ladders_ = ladders
         self.ladder_ = ladders[0]
@@ -171,10 +150,10 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         estimator = cls(**{f.name: getattr(fitted.recipe, f.name) for f in fields(Recipe) if f.name in known})
         estimator.set_params(n_members=len(fitted.ladders))
         estimator._keep(fitted.recipe, fitted.ladders, fitted.seeds, fitted.history)
-        estimator.n_features_in_ = prod(estimator.ladder_.shapes[0])
+        estimator._take_shape(fitted.input_shape or estimator.ladder_.shapes[0])
         if fitted.columns:
             estimator.feature_names_in_ = np.array(fitted.columns, dtype=object)
-        estimator._whitening = fitted.whitening
+        estimator.whitening_ = fitted.whitening
         estimator._take_meaning(fitted)
         return estimator
 
@@ -190,8 +169,14 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         ([4, 5], [0, 1], 6)
         """
         check_is_fitted(self)
+        if not isinstance(self.ladder_, Ladder):
+            raise ValueError(
+                "The network is a module of your own, and a file that holds no code cannot bring it back. Keep its "
+                "weights, torch.save(estimator.ladder_.network.state_dict(), path), or the whole estimator by "
+                "joblib.dump(estimator, path), to be loaded only where its origin is trusted."
+            )
         columns = tuple(getattr(self, "feature_names_in_", ()))
-        known = {"columns": columns, "whitening": self._whitening, **self._meaning()}
+        known = {"columns": columns, "whitening": self.whitening_, "input_shape": self.input_shape_, **self._meaning()}
         return Fitted(self.recipe_, self.ladders_, self.seeds_, self.history_, **known)
 
     def _meaning(self) -> dict[str, Any]:
@@ -209,39 +194,24 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
             return [int(self.random_state) + member for member in range(self.n_members)]
         return [int(seed) for seed in draw.randint(2**31 - 1, size=self.n_members)]
 
-    def _ladders_to_go_on_from(self, inputs: int, outputs: int) -> list[Ladder] | None:
+    def _ladders_to_go_on_from(self, inputs: tuple[int, ...], outputs: int) -> list[Ladder] | None:
         ladders: list[Ladder] | None = getattr(self, "ladders_", None)
         if ladders is None:
             return None
-        ends = (prod(ladders[0].shapes[0]), prod(ladders[0].shapes[-1]))
-        if ends != (inputs, outputs) or len(ladders) != self.n_members:
+        before = (ladders[0].shapes[0], prod(ladders[0].shapes[-1]), len(ladders))
+        if before != (inputs, outputs, self.n_members):
             raise ValueError(
-                f"warm_start=True: the fitted model takes {ends[0]} columns and gives {ends[1]} outputs with "
-                f"{len(ladders)} members; now there are {inputs}, {outputs} and {self.n_members}. "
+                f"warm_start=True: the fitted model takes rows of shape {before[0]} and gives {before[1]} outputs with "
+                f"{before[2]} members; now there are {inputs}, {outputs} and {self.n_members}. "
                 "Fit on data of the same shape, or set warm_start=False."
             )
         return ladders
 
-    @torch.no_grad()
-    def _outputs(self, rows: Array, *, latent: bool = False, probabilities: bool = False) -> Array:
-        """The mean over the members of their top latents, of their class probabilities or of their values.
-
-        In double precision: the last digits of a float32 product vary with the number of rows in it, and a row's
-        answer is not to depend on its company.
-        """
-        total = torch.zeros((), dtype=torch.float64)
-        for ladder in self.ladders_:
-            precise = deepcopy(ladder).double()
-            chunks = torch.from_numpy(rows).split(4096)
-            inputs = (self._whitened(chunk.double()).unflatten(1, precise.shapes[0]) for chunk in chunks)
-            outputs = torch.cat([precise.encode(chunk)[0 if latent else 1] for chunk in inputs])
-            total = total + (outputs.softmax(-1) if probabilities else outputs)
-        return np.asarray((total / len(self.ladders_)).numpy())
-
-    def _whitened(self, rows: Tensor) -> Tensor:
-        if self._whitening is None:
-            return rows
-        return self._whitening(rows.unflatten(1, self._whitening.mean.shape)).flatten(1)
+    def _outputs(self, rows: Array, **kind: bool) -> Array:
+        """What all members together answer for prepared rows: see `mean_answer`."""
+        asked = torch.device(self.device or "cuda")
+        place = asked if torch.cuda.is_available() else torch.device("cpu")  # a model may come from another machine
+        return mean_answer(self.ladders_, rows, place, **kind)
 
     def transform(self, X: ArrayLike) -> Array:
         """The clean latent of the top rung, ``(n, outputs)``: rows of one kind lie close together in it.

@@ -13,7 +13,9 @@ from sklearn.utils.validation import _check_sample_weight
 
 from tikas.data.labels import NO_LABEL, as_array, encode_labels, is_unlabeled, label_weights, one_for_each_row
 from tikas.data.preprocess import check_scale
-from tikas.estimators.base import Array, LadderEstimator
+from tikas.estimators.base import LadderEstimator
+from tikas.estimators.inputs import Array
+from tikas.estimators.members import top_bias
 from tikas.model.ladder import Ladder
 from tikas.saving import Fitted
 
@@ -24,16 +26,24 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
 
     Parameters
     ----------
-    network : tuple of int, default=(256, 128)
-        Units of the hidden rungs, from the bottom up.
+    network : sequence of int, str or rung; str; or torch.nn.Module, default=(256, 128)
+        The hidden rungs from the bottom up: units of dense ones, rungs such as ``Conv(32, 5, padding="full")`` and
+        ``MaxPool(2)``, or texts of them, ``"conv 32 5 full"`` and ``"max 2"``. The top follows by itself. Or a network
+        of the paper by its name: ``"mlp"``, ``"conv_fc"``, ``"conv_small"``, ``"conv_large"``. Or a module of your own
+        that ends in class scores, which gets the Γ-model: see the notes.
+    preprocess : {"none", "whiten"}, default="none"
+        What is done to the rows first: nothing, or contrast normalisation and ZCA whitening of images, fitted on those
+        of `fit` and applied in every prediction.
     activation : {"relu", "leaky_relu", "tanh", "gelu", "linear"}, default="relu"
-        Of the hidden rungs.
+        Of the hidden rungs that do not say their own.
     noise : float or tuple of float, default=0.2
         Deviation of the noise on the input and on each rung; the last one given holds for the rungs above it.
     costs : float, tuple of float or None, default=None
         Weights of the denoising costs, the input's first; the last one given holds for the rungs above it. A single
         number is the top's alone (the Γ-model); 0 leaves the supervised network. None lets them follow from the scale
-        of the rows: 1000, 10 and 0.1 for pixels in [0, 1], 10, 1 and 0.1 for standardised columns.
+        of the rows: 1000, 10 and 0.1 for pixels in [0, 1], 10, 1 and 0.1 for standardised columns. Of networks that
+        begin with a convolution or pooling it makes the Γ-model: 1, or the paper's 4 for ``"conv_large"``; the paper's
+        1000, 10 and 0.1 for ``"conv_fc"``.
     denoiser : {"gaussian", "mlp", "no-product", "linear", "additive"}, default="gaussian"
         The denoising function.
     epochs : int or None, default=None
@@ -74,14 +84,30 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
         A line an epoch: ``member``, ``epoch``, ``learning_rate``, ``total``, ``supervised``, ``denoising``,
         ``seconds``.
     ladder_, ladders_ : Ladder, list of Ladder
-        The first member, and all of them.
+        The first member, and all of them; where the network is a module, what `tikas.gamma` makes of copies of it.
+    input_shape_ : tuple of int
+        The shape of a row, or of an image with its channels first.
+    whitening_ : Whitening or None
+        What rows go through first.
     recipe_ : Recipe
         What they were trained by.
     seeds_ : list of int
         The members' seeds; ``random_state=seeds_[0]`` gives the first member again. None in a model from a file of
         tikas' first format.
     n_features_in_, feature_names_in_, n_iter_
-        As everywhere in scikit-learn; epochs are what is counted.
+        As everywhere in scikit-learn; epochs are what is counted. The features of an image are its values.
+
+    Notes
+    -----
+    Rows are ``(n, features)``, images ``(n, channels, height, width)`` or, if they are grey, ``(n, height, width)``. A
+    network that begins with a dense rung takes images too, each as the row of its values. What was fitted on images
+    also predicts rows of as many values, in the order that ``reshape`` gives them.
+
+    A module is copied, the copy trained in single precision from the weights that it has, and X given to it as it is.
+    Its noise is ``noise``, one or two (the input's, all others'), its one cost ``costs``, 1 by default; `tikas.gamma`
+    says where they go. All members start from its weights and differ in order and noise. What it draws by itself, in
+    dropout, follows from ``random_state`` too. It can be pickled, and not saved: a file without code does not bring a
+    module back.
 
     Examples
     --------
@@ -93,6 +119,17 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
     >>> classifier = LadderClassifier(network=(32,), epochs=20, random_state=0).fit(X, y)
     >>> classifier.predict(X[:2]).tolist()
     [0, 0]
+
+    Images, and two rungs that work on them:
+
+    >>> from sklearn.datasets import load_digits
+    >>> from tikas import Conv, MaxPool
+    >>> digits = load_digits()
+    >>> images, y = digits.images / 16, digits.target.copy()  # (1797, 8, 8)
+    >>> y[100:] = -1
+    >>> classifier = LadderClassifier([Conv(8, 3), MaxPool(2)], epochs=1, random_state=0).fit(images, y)
+    >>> classifier.ladder_.shapes
+    [(1, 8, 8), (8, 6, 6), (8, 3, 3), (10,)]
     """
 
     task = "classification"
@@ -105,7 +142,7 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features)
+        X : array-like of shape (n_samples, n_features) or (n_samples, [channels,] height, width)
             Labelled and unlabelled rows together, of about unit scale.
         y : array-like of shape (n_samples,)
             Classes; -1 where there is no label, or None, NaN or ``pd.NA``.
@@ -143,7 +180,8 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
                     f"{classes.tolist()}. Fit on labels of the same classes, or set warm_start=False."
                 )
             weights = label_weights(codes, classes, sample_weight, self.class_weight)
-            check_scale(rows, getattr(self, "feature_names_in_", None))
+            rows = self._prepare(rows)
+            check_scale(self._columns(rows), getattr(self, "feature_names_in_", None))
             self._train(rows, codes, codes != NO_LABEL, len(classes), weights)
             self.classes_ = classes
             predicted = self._outputs(rows, probabilities=True).argmax(1)
@@ -161,7 +199,7 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
             shares = np.bincount(targets, weights) / weights.sum(dtype=float)
             odds = torch.from_numpy(np.log(shares * len(shares)))
             for ladder in ladders:
-                bias = ladder.rungs[-1].beta
+                bias = top_bias(ladder)
                 if bias is not None:
                     bias.add_(odds)
 

@@ -14,7 +14,8 @@ from sklearn.utils.validation import _check_sample_weight
 
 from tikas.data.labels import as_values, one_for_each_row
 from tikas.data.preprocess import check_scale
-from tikas.estimators.base import Array, LadderEstimator
+from tikas.estimators.base import LadderEstimator
+from tikas.estimators.inputs import Array
 from tikas.saving import Fitted
 
 
@@ -26,9 +27,9 @@ class LadderRegressor(RegressorMixin, LadderEstimator):  # type: ignore[misc]
 
     Parameters
     ----------
-    network, activation, noise, costs, denoiser, epochs, annealed, learning_rate, batch_size, labeled_batch_size, \
-    calibration, n_members, warm_start, random_state, device, verbose
-        As for `LadderClassifier`, but that costs are (1, 0.1, 0.1) by default.
+    network, preprocess, activation, noise, costs, denoiser, epochs, annealed, learning_rate, batch_size, \
+    labeled_batch_size, calibration, n_members, warm_start, random_state, device, verbose
+        As for `LadderClassifier`, but that costs are (1, 0.1, 0.1) by default and a network is no module.
 
     Attributes
     ----------
@@ -36,7 +37,7 @@ class LadderRegressor(RegressorMixin, LadderEstimator):  # type: ignore[misc]
         For every row of `fit` its target, or where it had none the value predicted for it.
     target_mean_, target_deviation_ : float
         What the targets were standardised by.
-    history_, ladder_, ladders_, recipe_, seeds_, n_features_in_, feature_names_in_, n_iter_
+    history_, ladder_, ladders_, recipe_, seeds_, input_shape_, whitening_, n_features_in_, feature_names_in_, n_iter_
         As for `LadderClassifier`.
 
     Examples
@@ -95,7 +96,8 @@ class LadderRegressor(RegressorMixin, LadderEstimator):  # type: ignore[misc]
                 weights = _check_sample_weight(sample_weight, rows, dtype=np.float64, ensure_non_negative=True)
                 if not weights[given].any():
                     raise ValueError("Every row with a target has weight zero; give at least one a positive weight.")
-            check_scale(rows, getattr(self, "feature_names_in_", None))
+            rows = self._prepare(rows)
+            check_scale(self._columns(rows), getattr(self, "feature_names_in_", None))
             if not (self.warm_start and hasattr(self, "target_mean_")):  # ladders that go on keep their scale
                 learned = values[given if weights is None else given & (weights > 0)]
                 self.target_mean_ = float(learned.mean())

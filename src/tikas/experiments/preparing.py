@@ -5,21 +5,36 @@ from __future__ import annotations
 from functools import lru_cache
 from pathlib import Path
 
-import numpy as np
-import torch
-from numpy.typing import NDArray
-
 from tikas.data import sources
-from tikas.data.whitening import Whitening
-from tikas.experiments.run import Rows
-from tikas.model.specs import Dense
+from tikas.data.images import as_columns
+from tikas.data.preprocess import check_scale
+from tikas.experiments.run import Rows, load_images
 from tikas.training.recipe import Recipe
 
 
-def rows_for(recipe: Recipe, data_dir: Path | None = None, device: str | None = None) -> Rows:
-    """Load the data set that a recipe names. The rows asked for last are kept, for recipes that follow each other.
+def rows_for(
+    recipe: Recipe, data_dir: Path | None = None, device: str | None = None, target: str | None = None
+) -> Rows:
+    """Load what a recipe names: a data set, or one's own folder of images or table.
 
-    Whitening is fitted on the training images alone, on a GPU if there is one, and applied to both sets.
+    Whitening is fitted on the training images alone, on a GPU if there is one, and applied to both sets. The rows of
+    the data set asked for last are kept, for recipes that follow each other.
+
+    Parameters
+    ----------
+    recipe
+        Says which rows, and in which form.
+    data_dir
+        Where the files of a data set are.
+    device
+        Where whitening is fitted.
+    target
+        The column of a table that holds the labels.
+
+    Warns
+    -----
+    ScaleWarning
+        Where one's own rows are not of about unit size.
 
     Examples
     --------
@@ -28,23 +43,24 @@ def rows_for(recipe: Recipe, data_dir: Path | None = None, device: str | None = 
     >>> rows_for(Recipe(data="digits", network=("conv 8 3",))).train_x.shape
     (1297, 1, 8, 8)
     """
-    images = not isinstance(recipe.rungs(outputs=1)[0], Dense)
-    return _load(recipe.data, recipe.preprocess == "whiten", images, data_dir, device)
+    whiten = recipe.preprocess == "whiten"
+    if recipe.data in sources.NAMES:
+        return _of_data_set(recipe.data, whiten, recipe.takes_maps, data_dir, device)
+    rows = load_images(recipe.data, data_dir, target)
+    if recipe.takes_maps and rows.train_x.ndim == 2:
+        raise ValueError(
+            f"network={recipe.network!r} takes images, and {recipe.data} has rows of {rows.train_x.shape[1]} columns. "
+            "Give a folder of images, or an array file (n, channels, height, width), or a network of dense rungs."
+        )
+    if whiten:
+        rows = rows.whitened(device)
+    check_scale(as_columns(rows.train_x), rows.columns or None)
+    return rows if recipe.takes_maps else rows.flat()
 
 
 @lru_cache(maxsize=1)
-def _load(data: str, whiten: bool, images: bool, data_dir: Path | None, device: str | None) -> Rows:
-    dataset = sources.load(data, data_dir)
-    train_x, test_x = dataset.train_x, dataset.test_x
-    whitening = _fitted_whitening(train_x, device) if whiten else None
-    if whitening is not None:
-        train_x, test_x = (whitening(torch.from_numpy(x)).numpy() for x in (train_x, test_x))
-        whitening = whitening.to("cpu")
-    if not images:
-        train_x, test_x = (x.reshape(len(x), -1) for x in (train_x, test_x))
-    return Rows(train_x, dataset.train_y, np.array(dataset.classes), test_x, dataset.test_y, whitening=whitening)
-
-
-def _fitted_whitening(images: NDArray[np.float32], device: str | None) -> Whitening:
-    place = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    return Whitening.fit(torch.from_numpy(images), place)
+def _of_data_set(data: str, whiten: bool, images: bool, data_dir: Path | None, device: str | None) -> Rows:
+    rows = load_images(data, data_dir)
+    if whiten:
+        rows = rows.whitened(device)
+    return rows if images else rows.flat()

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tikas.data.splits import split
+from tikas.data.whitening import Whitening
 from tikas.experiments.appendix import build_for
 from tikas.experiments.run import Rows, Run, error_on, run
 from tikas.training.fit import Progress
@@ -63,6 +64,7 @@ class TrainingRows:
     x: NDArray[np.float32]
     y: NDArray[np.int64]
     classes: NDArray[np.generic]
+    whitening: Whitening | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +85,7 @@ def training_rows(rows: Rows) -> TrainingRows:
     >>> rows.x.shape, hasattr(rows, "test_x")
     ((1297, 64), False)
     """
-    return TrainingRows(rows.train_x, rows.train_y, rows.classes)
+    return TrainingRows(rows.train_x, rows.train_y, rows.classes, rows.whitening)
 
 
 def try_setting(
@@ -105,7 +107,7 @@ def try_setting(
     (1, [])
     """
     recipe = setting.recipe
-    untested = Rows(rows.x, rows.y, rows.classes, rows.x[:0], rows.y[:0])
+    untested = Rows(rows.x, rows.y, rows.classes, rows.x[:0], rows.y[:0], whitening=rows.whitening)
     outcome = run(recipe, seeds, untested, device=device, on_epoch=on_epoch, build=build_for(setting.attached))
     labels = None if recipe.labels == "all" else recipe.labels
     errors = []

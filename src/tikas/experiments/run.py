@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +14,8 @@ import torch
 from numpy.typing import NDArray
 
 from tikas.data import sources, tables
+from tikas.data.folders import read_folder
+from tikas.data.images import as_images
 from tikas.data.labels import encode_labels
 from tikas.data.preprocess import check_scale, warn_of_few_rows
 from tikas.data.splits import split
@@ -22,6 +24,7 @@ from tikas.data.whitening import Whitening
 from tikas.estimators import LadderClassifier
 from tikas.model.ladder import Ladder
 from tikas.saving import Fitted
+from tikas.training.devices import full_precision
 from tikas.training.fit import Build, Progress, Trained, error_of, fit
 from tikas.training.fleet import build_ladder
 from tikas.training.recipe import Recipe
@@ -29,7 +32,10 @@ from tikas.training.recipe import Recipe
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """What a run is about: training rows with the labels that are known (-1: none), and test rows if there are any."""
+    """What a run is about: training rows with the labels that are known (-1: none), and test rows if there are any.
+
+    Images are ``(n, channels, height, width)``, or flat.
+    """
 
     train_x: NDArray[np.float32]
     train_y: NDArray[np.int64]
@@ -39,6 +45,23 @@ class Rows:
     columns: tuple[str, ...] = ()
     whitening: Whitening | None = None
     """What these rows went through, if they did; a saved model needs it for rows to come."""
+    input_shape: tuple[int, ...] = ()
+    """The shape of a row as it comes; by default the one that it has here, which may be flat."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "input_shape", self.input_shape or self.train_x.shape[1:])
+
+    def whitened(self, device: str | None = None) -> Rows:
+        """The same images whitened, as fitted on the training images alone, on a GPU if there is one."""
+        train_x, test_x = torch.from_numpy(self.train_x), torch.from_numpy(self.test_x)
+        whitening = Whitening.fit(train_x, _place(device))
+        train, test = whitening(train_x).numpy(), whitening(test_x).numpy()
+        return replace(self, train_x=train, test_x=test, whitening=whitening.to("cpu"))
+
+    def flat(self) -> Rows:
+        """The same with each image as a row of its pixels."""
+        train_x, test_x = (x.reshape(len(x), prod(self.input_shape)) for x in (self.train_x, self.test_x))
+        return replace(self, train_x=train_x, test_x=test_x)
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +80,16 @@ class Run:
 
 
 def load_rows(data: str, data_dir: str | Path | None = None, target: str | None = None) -> Rows:
-    """The rows that a recipe names: a data set by its name, or a table by its path and the column with its labels.
+    """The rows that a recipe names, flat: a data set by its name, or a folder of images or a table by its path.
+
+    Parameters
+    ----------
+    data
+        What a recipe calls `data`.
+    data_dir
+        Where the files of a data set are.
+    target
+        The column of a table that holds the labels.
 
     Examples
     --------
@@ -65,16 +97,44 @@ def load_rows(data: str, data_dir: str | Path | None = None, target: str | None 
     >>> rows.train_x.shape[1], rows.classes.tolist()[:3]
     (64, ['0', '1', '2'])
     """
-    if data in sources.NAMES or not Path(data).suffix:
-        dataset = sources.load(data, data_dir)
-        train_x, test_x = (x.reshape(len(x), -1) for x in (dataset.train_x, dataset.test_x))
-        return Rows(train_x, dataset.train_y, np.array(dataset.classes), test_x, dataset.test_y)
+    rows = load_images(data, data_dir, target).flat()
+    if is_table(data):
+        check_scale(rows.train_x, rows.columns or None)
+    return rows
+
+
+def load_images(data: str, data_dir: str | Path | None = None, target: str | None = None) -> Rows:
+    """As `load_rows`, but images stay images, and nothing is said about their scale.
+
+    Examples
+    --------
+    >>> load_images("digits").train_x.shape
+    (1297, 1, 8, 8)
+    """
+    if is_table(data):
+        return _read_table(data, target)
+    is_path = data not in sources.NAMES and (Path(data).is_dir() or len(Path(data).parts) > 1)
+    dataset = read_folder(data) if is_path else sources.load(data, data_dir)
+    return Rows(dataset.train_x, dataset.train_y, np.array(dataset.classes), dataset.test_x, dataset.test_y)
+
+
+def is_table(data: str) -> bool:
+    """Whether the data are a file of one's own: the names of data sets have no suffix, and folders are folders.
+
+    Examples
+    --------
+    >>> is_table("mine.csv"), is_table("fashion-mnist")
+    (True, False)
+    """
+    return bool(Path(data).suffix) and not Path(data).is_dir()
+
+
+def _read_table(data: str, target: str | None) -> Rows:
     table = tables.read_table(data, target)
     if table.y is None:
         raise ValueError(f"{data}: say which column holds the labels, with --target; rows without one leave it empty.")
     codes, classes = encode_labels(table.y)
-    x = table.x.reshape(len(table.x), -1)
-    check_scale(x, table.columns)
+    x = table.x if table.x.ndim == 2 else as_images(table.x)
     return Rows(x, codes, classes, x[:0], codes[:0], table.columns or ())
 
 
@@ -98,6 +158,11 @@ def run(
     """
     if recipe.task != "classification":
         raise ValueError("Runs by recipe learn classes; for values use LadderRegressor.")
+    if (recipe.preprocess == "whiten") != (rows.whitening is not None):
+        raise ValueError(
+            f"preprocess={recipe.preprocess!r}, and these rows are {'' if rows.whitening else 'not '}whitened. Load "
+            "them with rows_for(recipe)."
+        )
     started = time.perf_counter()
     labels = None if recipe.labels == "all" else recipe.labels
     splits = [split(rows.train_y, labels, validation=recipe.validation, seed=seed) for seed in seeds]
@@ -111,7 +176,7 @@ def run(
             error, labeled_error = _test_errors(ladder, rows, labeled, device)
             errors.append(error)
             labeled_errors.append(labeled_error)
-    known = {"columns": rows.columns, "classes": rows.classes, "whitening": rows.whitening}
+    known = {name: getattr(rows, name) for name in ("columns", "classes", "whitening", "input_shape")}
     classifier = LadderClassifier.from_fitted(Fitted.from_trained(trained, recipe, seeds, **known))
     return Run(classifier, trained, errors, labeled_errors, time.perf_counter() - started)
 
@@ -121,7 +186,7 @@ def _test_errors(ladder: Ladder, rows: Rows, labeled: torch.Tensor | None, devic
     error = error_on(ladder, rows.test_x, rows.test_y, device)
     if labeled is None:
         return error, error
-    with _full_precision():
+    with full_precision():
         as_authors = deepcopy(ladder).to(_place(device))
         as_authors.calibrate(labeled.to(_place(device)))
     return error, error_on(as_authors, rows.test_x, rows.test_y, device)
@@ -138,21 +203,9 @@ def error_on(ladder: Ladder, x: NDArray[np.float32], y: NDArray[np.int64], devic
     True
     """
     place = _place(device)
-    with _full_precision():
+    with full_precision():
         return error_of(deepcopy(ladder).to(place), torch.from_numpy(x).to(place), torch.from_numpy(y).to(place))
 
 
 def _place(device: str | None) -> str:
     return device or ("cuda" if torch.cuda.is_available() else "cpu")
-
-
-@contextmanager
-def _full_precision() -> Iterator[None]:
-    """Products in whole single precision on a GPU too, whatever training made do with."""
-    precision = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
-    try:
-        with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
-            yield
-    finally:
-        torch.set_float32_matmul_precision(precision)

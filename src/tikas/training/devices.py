@@ -1,4 +1,7 @@
-"""Where to train and measure: the device that was asked for, once it is known to be there."""
+"""Where to train and measure, and how precisely: the device that was asked for, once it is known to be there."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -29,3 +32,22 @@ def suitable_device(asked: str | torch.device | None = None) -> torch.device:
             f"device={asked!r}: torch has no such device. Give 'cpu', or 'cuda' where there is a GPU, or leave it out."
         ) from error
     return device
+
+
+@contextmanager
+def full_precision() -> Iterator[None]:
+    """Products in whole single precision on a GPU too, whatever training made do with.
+
+    Examples
+    --------
+    >>> with full_precision():
+    ...     torch.get_float32_matmul_precision()
+    'highest'
+    """
+    precision = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+            yield
+    finally:
+        torch.set_float32_matmul_precision(precision)

@@ -1,0 +1,126 @@
+"""The part of an estimator that X comes in through: checked, in the shape that was fitted on, whitened if asked for."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator
+from sklearn.utils import check_array
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import nn
+
+from tikas.data.images import as_columns, as_images, as_shaped
+from tikas.data.whitening import Whitening
+from tikas.model.ladder import Ladder
+from tikas.training.devices import suitable_device
+from tikas.training.recipe import Recipe
+
+Array = NDArray[Any]
+
+REMEDIES = {
+    "features as input": "Give the columns that it was fitted with, in their order.",
+    "contains infinity": "Leave such rows out, or clip their values.",
+}
+"""What to do, where scikit-learn's own message says only what is wrong."""
+
+
+class TakesRows(BaseEstimator):  # type: ignore[misc]
+    """Rows ``(n, features)`` and images, in the form that the network takes.
+
+    A dense network takes an image as the row of its pixels, a module whatever X is.
+    """
+
+    network: Any
+    preprocess: str
+    warm_start: bool
+    device: str | None
+    ladder_: Ladder
+    input_shape_: tuple[int, ...]
+    whitening_: Whitening | None
+
+    def _check_training_rows(self, X: ArrayLike) -> Array:
+        """X as ``(n, *input_shape_)``; the shape is taken from it."""
+        rows = self._as_array(X, reset=True)
+        if len(rows) < 2:
+            raise ValueError(
+                "Got n_samples = 1: a ladder normalises every batch with its own statistics, so it needs at least two "
+                "rows, and some hundred unlabelled ones to be of use."
+            )
+        if not isinstance(self.network, nn.Module):
+            if rows.ndim > 2:
+                rows = as_images(rows)
+            elif Recipe(network=self.network).takes_maps:
+                raise ValueError(
+                    f"network={self.network!r} takes images, and X has shape {rows.shape}; expected "
+                    "(n, channels, height, width), or (n, height, width) of grey images. Reshape X, for example "
+                    "X.reshape(-1, 1, 28, 28), or choose a network of dense rungs."
+                )
+        self.input_shape_ = rows.shape[1:]
+        return rows
+
+    def _prepare(self, rows: Array) -> Array:
+        """Training rows as the members take them; whitening is fitted to them."""
+        self.whitening_ = self._fit_whitening(rows)
+        if self.whitening_ is not None:
+            rows = self.whitening_(torch.from_numpy(rows)).numpy()
+        shaped = isinstance(self.network, nn.Module) or Recipe(network=self.network).takes_maps
+        return rows if shaped else rows.reshape(len(rows), -1)
+
+    def _fit_whitening(self, rows: Array) -> Whitening | None:
+        """Ladders that go on keep the whitening that they began with."""
+        if Recipe(preprocess=self.preprocess).preprocess == "none":  # type: ignore[arg-type]
+            return None
+        earlier = getattr(self, "whitening_", None) if self.warm_start else None
+        return earlier or Whitening.fit(torch.from_numpy(rows), suitable_device(self.device)).to("cpu")
+
+    def _columns(self, rows: Array) -> Array:
+        """What has a scale of its own in prepared rows: columns, or the channels of images."""
+        if isinstance(self.network, nn.Module):
+            return rows
+        return as_columns(rows.reshape(len(rows), *self.input_shape_))
+
+    def _check_rows(self, X: ArrayLike) -> Array:
+        """X as the fitted members take it."""
+        check_is_fitted(self)
+        rows = as_shaped(self._as_array(X, reset=False), self.input_shape_)
+        shape = self.ladder_.shapes[0]
+        if self.whitening_ is not None:
+            images = torch.from_numpy(rows).reshape(len(rows), *self.whitening_.mean.shape)
+            rows = self.whitening_(images.double() if len(shape) == 1 else images).numpy()
+        return rows.reshape(len(rows), *shape)
+
+    def _as_array(self, X: ArrayLike, *, reset: bool) -> Array:
+        """X as finite numbers in single precision, ``(n, features)`` or images."""
+        try:
+            with np.errstate(over="ignore"):  # what is too large for float32 becomes infinite, and that is reported
+                if _dimensions(X) > 2:
+                    rows = check_array(X, dtype=np.float32, order="C", allow_nd=True, estimator=self, input_name="X")
+                    if reset:
+                        validate_data(self, rows.reshape(len(rows), -1), reset=True, skip_check_array=True)
+                else:
+                    rows = validate_data(self, X, dtype=np.float32, order="C", reset=reset)
+        except ValueError as error:
+            remedies = [remedy for sign, remedy in REMEDIES.items() if sign in str(error)]
+            if not remedies:
+                raise
+            raise ValueError(f"{error} {remedies[0]}") from None
+        return np.require(rows, requirements="W")  # torch shares no memory that it may not write to
+
+    def _take_shape(self, shape: tuple[int, ...]) -> None:
+        """Be fitted on rows of this shape."""
+        self.input_shape_ = shape
+        self.n_features_in_ = prod(shape)
+
+
+def _dimensions(X: ArrayLike) -> int:
+    """Of an array-like; of what cannot be an array none, and scikit-learn says why."""
+    if hasattr(X, "ndim"):
+        return int(X.ndim)
+    try:
+        return np.asarray(X).ndim
+    except ValueError:
+        return 0
