@@ -1,0 +1,12 @@
+"""The paper's convolutional networks, conv_small (Γ and full) and conv_large (Γ): milliseconds an update.
+
+    python benchmarks/convolutions.py --record results/bench.jsonl
+
+The engine's program against plain PyTorch, 100 + 100 rows. On a CPU this takes many minutes; `--quick` takes few rows
+and the plain program alone.
+"""
+
+from tikas.experiments.bench_script import run
+
+if __name__ == "__main__":
+    run("convolutions", __doc__)

@@ -1,0 +1,144 @@
+"""The ladder as people write it in plain PyTorch: three passes, autograd, Adam; right, and unoptimised.
+
+It is what the engine is measured against (`benchmarks/engine.py`, `tikas bench`), and shares no code with it.
+`tests/test_bench.py` holds its costs and gradients against `tikas.Ladder`'s.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+EPSILON = 1e-10
+
+
+def normalize(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """A batch with zero mean and unit deviation, and its mean and deviation."""
+    mean = x.mean(0)
+    deviation = torch.sqrt(x.var(0, unbiased=False) + EPSILON)
+    return (x - mean) / deviation, mean, deviation
+
+
+class GaussianDenoiser(nn.Module):
+    """ẑ = (z̃ - μ(u)) υ(u) + μ(u), with ten parameters for every unit."""
+
+    def __init__(self, units: int) -> None:
+        super().__init__()
+        self.a = nn.Parameter(torch.zeros(10, units))
+        with torch.no_grad():
+            self.a[1] = self.a[6] = 1.0
+
+    def forward(self, corrupted: Tensor, above: Tensor) -> Tensor:
+        a = self.a
+        mu = a[0] * torch.sigmoid(a[1] * above + a[2]) + a[3] * above + a[4]
+        upsilon = a[5] * torch.sigmoid(a[6] * above + a[7]) + a[8] * above + a[9]
+        return (corrupted - mu) * upsilon + mu
+
+
+class EagerLadder(nn.Module):
+    """A dense ladder for classification: ReLU below, softmax on top.
+
+    Parameters
+    ----------
+    widths
+        Of the input, of every hidden layer and of the output.
+    noise
+        Deviation of the noise on every level.
+    weights
+        λ of every level, the input first.
+    """
+
+    def __init__(self, widths: Sequence[int], noise: float, weights: Sequence[float]) -> None:
+        super().__init__()
+        self.noise = noise
+        self.weights = weights
+        pairs = list(pairwise(widths))
+        self.encoder = nn.ModuleList(nn.Linear(below, above, bias=False) for below, above in pairs)
+        self.decoder = nn.ModuleList(nn.Linear(above, below, bias=False) for below, above in pairs)
+        for layer in [*self.encoder, *self.decoder]:
+            nn.init.normal_(layer.weight, std=layer.in_features**-0.5)
+        self.beta = nn.ParameterList(torch.zeros(width) for width in widths[1:])
+        self.gamma = nn.Parameter(torch.ones(widths[-1]))
+        self.denoisers = nn.ModuleList(GaussianDenoiser(width) for width in widths)
+
+    def encode(
+        self, x: Tensor, noise: float, draws: Sequence[Tensor] | None = None
+    ) -> tuple[Tensor, list[Tensor], list[Tensor], list[Tensor]]:
+        """The class scores; z, mean and deviation of every level."""
+
+        def corrupt(z: Tensor, level: int) -> Tensor:
+            if noise == 0:
+                return z
+            return z + noise * (torch.randn_like(z) if draws is None else draws[level])
+
+        h = corrupt(x, 0)
+        zs, means, deviations = [h], [torch.zeros_like(x[0])], [torch.ones_like(x[0])]
+        for level, layer in enumerate(self.encoder, 1):
+            z, mean, deviation = normalize(layer(h))
+            z = corrupt(z, level)
+            zs.append(z)
+            means.append(mean)
+            deviations.append(deviation)
+            h = z + self.beta[level - 1]
+            h = self.gamma * h if level == len(self.encoder) else torch.relu(h)
+        return h, zs, means, deviations
+
+    def costs(
+        self, unlabeled: Tensor, labeled: Tensor, targets: Tensor, draws: Sequence[Tensor] | None = None
+    ) -> tuple[Tensor, Tensor, list[Tensor]]:
+        """The total, the supervised cost and the denoising cost of every level; `draws`: noise, labelled rows first."""
+        split = len(labeled)
+        for_labeled = None if draws is None else [draw[:split] for draw in draws]
+        for_unlabeled = None if draws is None else [draw[split:] for draw in draws]
+        scores, _, _, _ = self.encode(labeled, self.noise, for_labeled)
+        supervised = functional.cross_entropy(scores, targets)
+        scores, corrupted, _, _ = self.encode(unlabeled, self.noise, for_unlabeled)
+        _, clean, means, deviations = self.encode(unlabeled, 0.0)
+        total, denoising = supervised, []
+        above = torch.softmax(scores, dim=1)
+        for level in reversed(range(len(corrupted))):
+            u, _, _ = normalize(above)
+            denoised = self.denoisers[level](corrupted[level], u)
+            cost = functional.mse_loss((denoised - means[level]) / deviations[level], clean[level])
+            denoising.insert(0, cost)
+            total = total + self.weights[level] * cost
+            if level > 0:
+                above = self.decoder[level - 1](denoised)
+        return total, supervised, denoising
+
+
+class EagerTraining:
+    """A network and its optimiser on rows that lie on the device, in a new order every epoch.
+
+    Parameters
+    ----------
+    ladder
+        What learns.
+    rows, targets
+        All rows; the targets of those that are labelled are looked at.
+    labeled
+        Which are.
+    batch_size
+        Of both batches.
+    """
+
+    def __init__(self, ladder: EagerLadder, rows: Tensor, targets: Tensor, labeled: Tensor, batch_size: int) -> None:
+        self.ladder = ladder
+        self.rows, self.targets, self.labeled, self.batch_size = rows, targets, labeled, batch_size
+        self.optimizer = torch.optim.Adam(ladder.parameters(), lr=0.002)
+        self.order: list[Tensor] = []
+
+    def update(self) -> Tensor:
+        """One step of training; its total cost."""
+        if not self.order:
+            shuffled = torch.randperm(len(self.rows), device=self.rows.device)
+            self.order = [each for each in shuffled.split(self.batch_size) if len(each) == self.batch_size]
+        unlabeled = self.order.pop()
+        labeled = self.labeled[torch.randperm(len(self.labeled), device=self.rows.device)[: self.batch_size]]
+        total, _, _ = self.ladder.costs(self.rows[unlabeled], self.rows[labeled], self.targets[labeled])
+        self.optimizer.zero_grad()
+        total.backward()
+        self.optimizer.step()
+        return total.detach()

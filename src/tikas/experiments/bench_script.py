@@ -1,0 +1,52 @@
+"""A benchmark as a script: its options, its lines as text, its records."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+import torch
+
+from tikas.experiments.bench import Figure
+from tikas.experiments.bench_suite import BENCHMARKS, Plan
+from tikas.experiments.records import append, hardware, versions
+from tikas.training.devices import suitable_device
+
+
+def run(benchmark: str, description: str | None, arguments: Sequence[str] | None = None) -> None:
+    """Run one benchmark by its name, with the options that stand behind the script's name."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", help="cpu or cuda; by default a GPU if there is one")
+    parser.add_argument("--members", type=int, nargs="+", default=[], help="sizes of fleets, where there are any")
+    parser.add_argument("--quick", action="store_true", help="small settings and few rounds")
+    parser.add_argument("--record", help="a file to add the figures to")
+    options = parser.parse_args(arguments)
+    device = suitable_device(options.device)
+    plan = Plan(device, options.quick, tuple(options.members))
+    print(headline(device), flush=True)
+    for figure in BENCHMARKS[benchmark](plan):
+        print(line_of(figure), flush=True)
+        if options.record:
+            append(options.record, figure.record(device, quick=plan.quick))
+
+
+def headline(device: torch.device) -> str:
+    """The hardware and the versions, on one line."""
+    return ", ".join([hardware(device), *(f"{name} {version}" for name, version in versions().items())])
+
+
+def line_of(figure: Figure) -> str:
+    """A figure as text.
+
+    Examples
+    --------
+    >>> line_of(Figure("engine", "engine", 12.5, 2.5, "plain PyTorch", {"program": "compiled"}))
+    'engine                        12.5 ms      2.50 × plain PyTorch     program compiled'
+    """
+    ms = "" if figure.ms is None else f"{figure.ms:.4g} ms"
+    return f"{figure.what:<24}{ms:>13}      {ratio_of(figure):<25}{figure.said}".rstrip()
+
+
+def ratio_of(figure: Figure) -> str:
+    """How many times as quick as what; nothing where nothing is compared."""
+    return "" if figure.ratio is None else f"{figure.ratio:.2f} × {figure.against}"

@@ -1,0 +1,208 @@
+"""Benchmarks compare like with like, take turns, and say what was measured on what."""
+
+import io
+from types import ModuleType
+
+import pytest
+import torch
+from rich.console import Console
+
+from tikas.commands.bench import Bench, bench
+from tikas.experiments import bench_suite
+from tikas.experiments.bench import Figure, Side, Timing, eager_ladder, interleave, quicker, start_fleet
+from tikas.experiments.bench_script import run
+from tikas.experiments.bench_suite import BENCHMARKS, Plan, RivalMissingError, operations
+from tikas.experiments.ledger import Ledger
+from tikas.experiments.records import read
+from tikas.model.ladder import Ladder
+from tikas.model.specs import Dense
+from tikas.training.fleet import Fleet
+from tikas.training.recipe import Recipe
+from tikas.views.benchmarks import benchmark_table
+
+CPU = torch.device("cpu")
+WIDTHS = (7, 9, 6, 3)
+WEIGHTS = (1000.0, 10.0, 0.1, 0.2)
+SMALL = Recipe(network=(9, 6), batch_size=20, labeled_batch_size=20)
+
+
+@pytest.fixture
+def eager() -> ModuleType:
+    module = eager_ladder()
+    assert module is not None
+    return module
+
+
+# The plain ladder.
+
+
+def twins(eager: ModuleType) -> tuple[torch.nn.Module, Ladder, dict[torch.nn.Parameter, torch.nn.Parameter]]:
+    """The plain ladder and tikas's with the same weights, away from their first values; and which belong together."""
+    torch.manual_seed(0)
+    plain = eager.EagerLadder(WIDTHS, 0.3, WEIGHTS).double()
+    rungs = [Dense(width) for width in WIDTHS[1:]]
+    ours = Ladder((WIDTHS[0],), rungs, noise=0.3, costs=WEIGHTS).double()
+    pairs = {plain.gamma: ours.rungs[-1].gamma}
+    pairs |= {denoiser.a: rung.denoiser.a for denoiser, rung in zip(plain.denoisers, ours.rungs, strict=True)}
+    for level, rung in enumerate(ours.rungs[1:]):
+        pairs[plain.encoder[level].weight] = rung.weight
+        pairs[plain.decoder[level].weight] = rung.back.weight
+        pairs[plain.beta[level]] = rung.beta
+    with torch.no_grad():
+        for theirs, own in pairs.items():
+            theirs += 0.3 * torch.randn_like(theirs)
+            own.copy_(theirs)
+    return plain, ours, pairs
+
+
+def test_the_plain_ladder_has_the_costs_and_gradients_of_tikas(eager):
+    plain, ours, pairs = twins(eager)
+    assert len(pairs) == len(list(plain.parameters())) == len(list(ours.parameters()))
+    unlabeled, labeled, targets = torch.rand(20, 7).double(), torch.rand(11, 7).double(), torch.arange(11) % 3
+    noise = [torch.randn(31, width).double() for width in WIDTHS]
+    total, supervised, denoising = plain.costs(unlabeled, labeled, targets, noise)
+    costs = ours.costs(unlabeled, labeled, targets, noise)
+    torch.testing.assert_close(supervised, costs.supervised, rtol=1e-10, atol=0)
+    torch.testing.assert_close(torch.stack(denoising), costs.denoising, rtol=1e-10, atol=0)
+    torch.testing.assert_close(total, costs.total, rtol=1e-10, atol=0)
+    total.backward()
+    costs.total.backward()
+    for theirs, own in pairs.items():
+        assert theirs.grad.abs().max() > 0
+        torch.testing.assert_close(theirs.grad, own.grad, rtol=1e-8, atol=1e-10)
+
+
+def test_the_plain_ladder_learns(eager):
+    torch.manual_seed(0)
+    rows = torch.rand(100, 7)
+    targets = (3 * rows[:, 0]).long()
+    training = eager.EagerTraining(
+        eager.EagerLadder(WIDTHS, 0.3, (1.0, 0.1, 0.1, 0.1)), rows, targets, torch.arange(50), batch_size=25
+    )
+    totals = [training.update().item() for _ in range(200)]
+    assert sum(totals[-20:]) < 0.8 * sum(totals[:20])
+
+
+# Taking turns.
+
+
+def test_sides_take_turns_after_a_block_of_each_to_warm_up():
+    ran: list[str] = []
+    sides = [Side("one", lambda: ran.append("one"), 2), Side("other", lambda: ran.append("other"), 1)]
+    timings = interleave(sides, CPU, seconds=0)
+    assert ran == ["one", "other"] * 4
+    assert [len(timing.blocks) for timing in timings.values()] == [3, 3]
+    assert all(timing.warm_up >= 0 for timing in timings.values())
+
+
+def test_a_slow_round_does_not_decide_who_is_quicker():
+    assert quicker(Timing([1.0, 50.0, 1.0], 0), Timing([2.0, 100.0, 2.0], 0)) == 2.0
+    assert quicker(Timing([1.0, 50.0, 1.0], 0), Timing([2.0, 2.0, 2.0], 0)) == 2.0
+
+
+def test_the_work_of_an_update_is_the_papers_three_streams_and_the_decoder():
+    weights = 784 * 1000 + 1000 * 500 + 500 * 250 + 250 * 250 * 2 + 250 * 10
+    up, down = 300 * weights, 100 * weights
+    assert operations(Recipe(), (784,)) == 2 * (3 * up - 300 * 784 * 1000 + 3 * down)
+
+
+# The benchmarks.
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same benchmarks on networks of no size, without compiling."""
+    monkeypatch.setattr(bench_suite, "MNIST", SMALL)
+    monkeypatch.setattr(Plan, "seconds", 0.0)
+
+    def start(recipe: Recipe, device: torch.device, **more: object) -> Fleet:
+        few = {"members", "updates", "shape"}
+        return start_fleet(recipe, device, **{k: v for k, v in more.items() if k in few}, program="plain")
+
+    monkeypatch.setattr(bench_suite, "start_fleet", start)
+
+
+@pytest.mark.usefixtures("small")
+def test_every_benchmark_gives_figures_on_a_cpu():
+    for name, benchmark in BENCHMARKS.items():
+        if name == "convolutions":
+            continue
+        figures = list(benchmark(Plan(CPU, quick=True, members=(1, 3))))
+        assert {figure.benchmark for figure in figures} == {name}
+        assert all(figure.ms is None or figure.ms > 0 for figure in figures)
+        if name in ("engine", "fleets"):
+            assert any(figure.ratio for figure in figures)
+        if name == "scaling":
+            powers = [figure for figure in figures if "exponent" in figure.details]
+            assert [power.what.split(":")[0] for power in powers] == ["width", "depth", "batch", "rows"]
+        if name == "utilisation":
+            assert 0 < figures[0].details["utilisation"] < 1
+
+
+@pytest.mark.usefixtures("small")
+def test_convolutional_networks_are_timed_with_their_rows(monkeypatch):
+    name = "conv_small, Γ"
+    monkeypatch.setattr(bench_suite, "CONVOLUTIONAL", {name: bench_suite.CONVOLUTIONAL[name]})
+    (figure,) = BENCHMARKS["convolutions"](Plan(CPU, quick=True))
+    assert figure.what == name
+    assert figure.ms is not None
+    assert figure.details["rows"] == "10 + 10"
+
+
+def test_sizes_of_fleets_are_checked():
+    with pytest.raises(ValueError, match="at least 1"):
+        Plan(CPU, members=(4, 0))
+
+
+# The doors: scripts and the command.
+
+
+@pytest.mark.usefixtures("small")
+def test_a_script_prints_the_hardware_and_adds_records(tmp_path, capsys):
+    path = tmp_path / "bench.jsonl"
+    run("fleets", None, ["--device", "cpu", "--quick", "--members", "1", "2", "--record", str(path)])
+    first, *lines = capsys.readouterr().out.splitlines()
+    assert f"torch {torch.__version__}" in first
+    assert [line.split("  ")[0] for line in lines] == ["1 seed", "2 seeds"]
+    assert "× 1 seed" in lines[1]
+    records = read(path)
+    assert [record["members"] for record in records] == [1, 2]
+    for record in records:
+        assert record.keys() >= {"benchmark", "what", "ms", "program", "hardware", "versions", "revision", "quick"}
+    assert Ledger.read(tmp_path).members(("recipe", SMALL, None)) == {}  # a ledger of results leaves them alone
+
+
+@pytest.mark.usefixtures("small")
+def test_the_command_prints_a_table_and_adds_records(tmp_path, capsys):
+    path = tmp_path / "bench.jsonl"
+    assert bench(Bench(("fleets", "utilisation"), members=(1, 2), record=path, device="cpu")) == 0
+    out = capsys.readouterr().out
+    assert "2 seeds" in out
+    assert "utilisation" in out
+    assert [record["benchmark"] for record in read(path)] == ["fleets", "fleets", "utilisation"]
+
+
+def test_a_benchmark_that_there_is_not_is_refused_by_name():
+    with pytest.raises(ValueError, match="no benchmark speed; there are engine, fleets"):
+        bench(Bench(("speed",)))
+
+
+@pytest.mark.usefixtures("small")
+def test_without_the_repository_the_rest_is_measured_and_one_line_says_what_is_missing(monkeypatch, capsys):
+    monkeypatch.setattr(bench_suite, "eager_ladder", lambda: None)
+    with pytest.raises(RivalMissingError, match="in the repository"):
+        list(BENCHMARKS["engine"](Plan(CPU, quick=True)))
+    assert bench(Bench(("engine", "fleets"), members=(1,), device="cpu")) == 1
+    said = capsys.readouterr()
+    assert "1 seed" in said.out
+    assert said.err.splitlines()[-1].startswith("tikas: engine: benchmarks/eager.py")
+
+
+def test_a_table_names_each_benchmark_once():
+    console = Console(width=100, file=io.StringIO())
+    console.print(
+        benchmark_table([Figure("fleets", "1 seed", 2.0), Figure("fleets", "4 seeds", 1.0, 2.0, "1 seed")], "")
+    )
+    text = console.file.getvalue()
+    assert text.count("fleets") == 1
+    assert "2.00 × 1 seed" in text
