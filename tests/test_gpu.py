@@ -13,7 +13,7 @@ from tikas.training.recipe import Recipe
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU on this machine"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # the compiler of torch 2.11 gives some
+    pytest.mark.filterwarnings("ignore"),  # the compiler of torch 2.11 gives some of its own
 ]
 
 RECIPE = Recipe(data="array", network=(40, 20), epochs=3)
