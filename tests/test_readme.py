@@ -9,7 +9,7 @@ README = (Path(__file__).parent.parent / "README.md").read_text()
 EXAMPLES = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=["scikit-learn", "PyTorch"])
+@pytest.mark.parametrize("example", EXAMPLES, ids=["scikit-learn", "PyTorch", "a network that exists"])
 def test_an_example_of_the_readme_runs(example: str, capsys: pytest.CaptureFixture[str]) -> None:
     exec(compile(example, "README.md", "exec"), {})
     said = capsys.readouterr().out
