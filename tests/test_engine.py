@@ -66,3 +66,26 @@ def test_a_small_fleet_trains_on_one_thread_and_gives_the_others_back() -> None:
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
+
+
+def test_work_on_maps_counts_their_positions() -> None:
+    """A convolution of few weights is much work: 24 by 24 positions, so two threads are worth it."""
+    recipe = Recipe(network=("conv 32 5", "max 2", "conv 32 3"), costs=(1.0,))
+    rows = torch.rand(100, 1, 28, 28)
+    ladder = build_ladder(recipe, (1, 28, 28), 10, seed=0)
+    streams = Streams(
+        Examples(rows, torch.arange(100) % 10, 10),
+        [split((torch.arange(100) % 10).numpy(), 30)],
+        [0],
+        ladder.shapes,
+        100,
+        100,
+    )
+    fleet = launch([ladder], streams, updates=1)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with suitable_arithmetic(fleet):
+            assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)

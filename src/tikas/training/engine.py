@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
+from math import prod
 from shutil import which
 
 import torch
@@ -14,10 +15,10 @@ from tikas.training.captured import CapturedFleet, SideBySide
 from tikas.training.fleet import Fleet
 
 WORTH_COMPILING = 1e12
-"""Products of parameters, rows and updates from which on compiling (half a minute) is paid back."""
+"""Products of an update times updates from which on compiling (half a minute) is paid back."""
 
 WORTH_THREADS = 1e8
-"""Products of parameters and rows in an update from which on a second thread is worth it."""
+"""Products of an update from which on a second thread is worth it."""
 
 UPDATES_IN_A_REPLAY = 10
 
@@ -99,5 +100,11 @@ def suitable_arithmetic(fleet: Fleet, *, exact: bool = False) -> Iterator[None]:
 
 
 def _work_of_an_update(ladders: Sequence[Ladder], streams: Streams) -> float:
+    """Products of weights and rows, and on maps of positions too."""
     rows = 2 * streams.batch_size + streams.labeled_batch_size
-    return float(sum(parameter.numel() for parameter in ladders[0].parameters())) * rows * len(ladders)
+    parts = getattr(ladders[0], "rungs", [ladders[0]])
+    products = [
+        sum(parameter.numel() for parameter in part.parameters()) * prod(getattr(part, "shape", ())[1:])
+        for part in parts
+    ]
+    return float(sum(products)) * rows * len(ladders)
