@@ -185,8 +185,7 @@ def utilisation(plan: Plan) -> Iterator[Figure]:
 def convolutions(plan: Plan) -> Iterator[Figure]:
     """The paper's convolutional networks: the engine's program against plain PyTorch, where these are two."""
     for name, full in CONVOLUTIONAL.items():
-        few = 2 if "large" in name else 10
-        rows = full.batch_size if plan.program == "compiled" else few
+        rows = full.batch_size if plan.program == "compiled" else 10
         recipe = replace(full, batch_size=rows, labeled_batch_size=rows)
         updates, shape = 20 if plan.on_gpu else 2, IMAGES[str(recipe.network[0])]
         fleet = start_fleet(recipe, plan.device, updates=updates, shape=shape, program=plan.program)

@@ -130,7 +130,7 @@ class Fleet:
         self.rate.fill_(1.0)
         self.optimizer.step()
         for parameter, start in zip(self.ladder.parameters(), before, strict=True):
-            share = rates.view(-1, *[1] * (parameter.dim() - 1))
+            share = rates.to(parameter.dtype).view(-1, *[1] * (parameter.dim() - 1))
             parameter.copy_(torch.lerp(start, parameter, share))
 
     def stacked(self) -> Ladder:

@@ -103,17 +103,25 @@ def _train_share(
     """Train these members on one device, in as many fleets as it takes; what became of each."""
     queue = _groups(job, members, device, reporter)
     done: dict[int, Trained] = {}
+    finished = 0
+
+    def on_epoch(lines: History) -> None:
+        nonlocal finished
+        finished += 1
+        reporter(lines)
+
     with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
         while queue:
             group = queue.pop(0)
             reporter.starts(group)
+            finished = 0
             try:
-                trained = train(job.of(group), device, reporter, stop)
+                trained = train(job.of(group), device, on_epoch, stop)
             except torch.OutOfMemoryError:
                 if len(group) == 1:
                     raise
                 queue = [group[: len(group) // 2], group[len(group) // 2 :], *queue]
-                reporter.splits(group)
+                reporter.splits(group, finished)
                 torch.cuda.empty_cache()
                 continue
             for place, member in enumerate(group):
@@ -151,9 +159,10 @@ class _Reporter:
             self._fleets += fleets
             self._need = need
 
-    def splits(self, group: Sequence[int]) -> None:
+    def splits(self, group: Sequence[int], lost: int) -> None:
         with self._lock:
             self._fleets += 1
+            self._done -= lost
         self._tell([], f"out of memory: {len(group)} members go on in two fleets")
 
     def starts(self, group: Sequence[int]) -> None:

@@ -1,0 +1,349 @@
+"""Members spread over fleets and devices learn what they would have learnt as one fleet, and come back in order."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from threading import Event
+
+import numpy as np
+import pytest
+import torch
+
+from tikas.data.splits import split
+from tikas.data.streams import Examples
+from tikas.model.ladder import Ladder
+from tikas.training import groups
+from tikas.training.fit import OF_A_MEMBER, fit
+from tikas.training.fleet import build_ladder
+from tikas.training.groups import bytes_of_a_member, suitable_devices, train_in_groups
+from tikas.training.loop import History, Job, Progress, Trained
+from tikas.training.loop import train as train_one_fleet
+from tikas.training.recipe import Recipe
+
+CPU = torch.device("cpu")
+CLASSES = np.arange(100) % 3
+SEEDS = [3, 14, 15, 92, 6]
+RECIPE = Recipe(data="array", network=(8, 6), costs=(10.0, 1.0, 0.1), batch_size=20, labeled_batch_size=12, epochs=4)
+OWN_SETTINGS = [
+    RECIPE,
+    replace(RECIPE, noise=(0.5, 0.1)),
+    replace(RECIPE, costs=(3.0, 2.0, 0.7)),
+    replace(RECIPE, learning_rate=0.01),
+    replace(RECIPE, annealed=1.0, noise=(0.2,), costs=(20.0, 0.5), learning_rate=0.005),
+]
+
+# Measured 5e-16; stacked products add in another order, and no member is off by more than rounding.
+ROUNDING = 1e-13
+
+
+def examples() -> Examples:
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(3, 7))[CLASSES] + 0.5 * rng.normal(size=(100, 7))
+    return Examples(torch.from_numpy(rows), torch.from_numpy(CLASSES), 3)
+
+
+def build_double(recipe: Recipe, shape: Sequence[int], outputs: int, seed: int | None) -> Ladder:
+    return build_ladder(recipe, shape, outputs, seed).double()
+
+
+def job(recipes: Sequence[Recipe] | None = None) -> Job:
+    """Five members, twenty updates each, in double precision."""
+    splits = [split(CLASSES, 9, seed=seed) for seed in SEEDS]
+    return Job(examples(), splits, recipes or [RECIPE] * 5, SEEDS, None, build_double)
+
+
+def together(recipes: Sequence[Recipe] | None = None) -> Trained:
+    return train_in_groups(job(recipes), [CPU], None)
+
+
+def farthest(one: Ladder, other: Ladder) -> float:
+    theirs = dict(other.named_parameters())
+    return max((value - theirs[name]).abs().max().item() for name, value in one.named_parameters())
+
+
+def assert_same(one: Trained, other: Trained) -> None:
+    """The same members in the same order, by weights, statistics and costs."""
+    assert len(one.ladders) == len(other.ladders)
+    for ours, theirs in zip(one.ladders, other.ladders, strict=True):
+        assert farthest(ours, theirs) < ROUNDING
+        rows = examples().rows
+        torch.testing.assert_close(ours(rows), theirs(rows), rtol=0, atol=1e-10)
+    for ours, theirs in zip(one.histories, other.histories, strict=True):
+        for line, expected in zip(ours, theirs, strict=True):
+            for name in ("epoch", "learning_rate", "total", "supervised", "denoising"):
+                assert line[name] == pytest.approx(expected[name], rel=1e-10)
+
+
+# Members with settings of their own.
+
+
+def test_members_with_settings_of_their_own_learn_in_one_fleet_what_each_learns_alone():
+    company = together(OWN_SETTINGS)
+    for place, seed in enumerate(SEEDS):
+        alone = fit(
+            examples(),
+            [split(CLASSES, 9, seed=seed)],
+            OWN_SETTINGS[place],
+            [seed],
+            device="cpu",
+            build=build_double,
+        )
+        one = Trained([company.ladders[place]], [company.histories[place]], interrupted=False)
+        assert_same(one, alone)
+
+
+@pytest.mark.parametrize("setting", OF_A_MEMBER)
+def test_each_setting_of_a_member_makes_a_difference(setting):
+    """Or the test above would show nothing: with one other setting a member goes elsewhere, and its fellows do not."""
+    value = getattr(OWN_SETTINGS[4], setting)
+    one, other = together(), together([*[RECIPE] * 4, replace(RECIPE, **{setting: value})])
+    for place in range(4):
+        assert farthest(one.ladders[place], other.ladders[place]) < ROUNDING
+    assert farthest(one.ladders[4], other.ladders[4]) > 1e-3
+
+
+def test_each_member_comes_back_with_its_own_noise_and_costs():
+    for ladder, recipe in zip(together(OWN_SETTINGS).ladders, OWN_SETTINGS, strict=True):
+        assert tuple(rung.noise for rung in ladder.rungs) == recipe.levels_of_noise()
+        assert tuple(rung.cost for rung in ladder.rungs) == recipe.levels_of_costs()
+
+
+def fit_two(one: Recipe, other: Recipe) -> Trained:
+    return fit(examples(), [split(CLASSES, 9)] * 2, [one, other], [0, 1], device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [("network", (8, 5)), ("epochs", 5), ("batch_size", 25), ("denoiser", "linear"), ("calibration", "labeled")],
+)
+def test_members_that_differ_in_anything_else_are_refused(setting, value):
+    with pytest.raises(
+        ValueError, match=rf"may differ in noise, costs, .*; these differ in {setting}\. Fit those apart"
+    ):
+        fit_two(RECIPE, replace(RECIPE, **{setting: value}))
+
+
+def test_members_with_costs_on_other_levels_are_refused():
+    with pytest.raises(ValueError, match=r"zero on other levels, .* Fit those apart"):
+        fit_two(RECIPE, replace(RECIPE, costs=(10.0, 0.0, 0.1)))
+
+
+def test_a_recipe_too_few_is_refused():
+    with pytest.raises(ValueError, match="Got 2 seeds, 2 splits and 1 recipes"):
+        fit(examples(), [split(CLASSES, 9)] * 2, [RECIPE], [0, 1], device="cpu")
+
+
+# Memory.
+
+
+@pytest.fixture
+def fleets(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+    """The seeds of every fleet that is trained, in the order that they begin in."""
+    begun: list[list[int]] = []
+
+    def train(job: Job, *rest: object) -> Trained:
+        begun.append(list(job.seeds))
+        return train_one_fleet(job, *rest)
+
+    monkeypatch.setattr(groups, "train", train)
+    return begun
+
+
+def room_for(members: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Free memory for so many members beside the examples, which are on the device already."""
+    needed = bytes_of_a_member(build_double(RECIPE, (7,), 3, 0), rows=2 * 20 + 12, updates_in_a_block=1)
+    monkeypatch.setattr(groups, "free_bytes", lambda _: members * needed / groups.SHARE_OF_MEMORY)
+
+
+@pytest.mark.parametrize(
+    ("room", "expected"),
+    [(5.1, [SEEDS]), (3.5, [SEEDS[:3], SEEDS[3:]]), (2.5, [SEEDS[:2], SEEDS[2:4], SEEDS[4:]])],
+    ids=["all fit", "two fleets", "three fleets"],
+)
+def test_a_fleet_that_does_not_fit_is_split_into_even_ones(monkeypatch, fleets, room, expected):
+    whole = together(OWN_SETTINGS)
+    fleets.clear()
+    room_for(room, monkeypatch)
+    assert_same(together(OWN_SETTINGS), whole)
+    assert fleets == expected
+
+
+def test_where_not_even_one_seems_to_fit_they_are_tried_one_by_one(monkeypatch, fleets):
+    """What a member needs is an estimate: whether one fits is for the device to say."""
+    room_for(0.1, monkeypatch)
+    together()
+    assert fleets == [[seed] for seed in SEEDS]
+
+
+def out_of_memory_beyond(members: int, monkeypatch: pytest.MonkeyPatch, epochs: int = 0) -> list[list[int]]:
+    """A device that runs out of memory with more members than that, after so many epochs; what was tried on it."""
+    tried: list[list[int]] = []
+
+    def train(job: Job, device: torch.device, on_epoch: Callable[[History], None], stop: Event) -> Trained:
+        tried.append(list(job.seeds))
+        if len(job.seeds) > members:
+            for _ in range(epochs):
+                on_epoch([{"total": 1.0, "supervised": 1.0}] * len(job.seeds))
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return train_one_fleet(job, device, on_epoch, stop)
+
+    monkeypatch.setattr(groups, "train", train)
+    return tried
+
+
+@pytest.mark.parametrize(
+    ("room", "expected"),
+    [
+        (4, [SEEDS, SEEDS[:2], SEEDS[2:]]),
+        (2, [SEEDS, SEEDS[:2], SEEDS[2:], SEEDS[2:3], SEEDS[3:]]),
+        (1, [SEEDS, SEEDS[:2], SEEDS[:1], SEEDS[1:2], SEEDS[2:], SEEDS[2:3], SEEDS[3:], SEEDS[3:4], SEEDS[4:]]),
+    ],
+)
+def test_out_of_memory_halfway_splits_and_goes_on(monkeypatch, room, expected):
+    whole = together(OWN_SETTINGS)
+    tried = out_of_memory_beyond(room, monkeypatch)
+    assert_same(together(OWN_SETTINGS), whole)
+    assert tried == expected
+
+
+def test_a_member_that_does_not_fit_alone_is_an_error(monkeypatch):
+    out_of_memory_beyond(0, monkeypatch)
+    with pytest.raises(torch.OutOfMemoryError):
+        together()
+
+
+def test_a_larger_network_needs_more_memory():
+    small, large = (build_ladder(Recipe(network=units), (784,), 10, 0) for units in ((100,), (200,)))
+    for rows, block in ((300, 1), (300, 10), (600, 1)):
+        assert bytes_of_a_member(large, rows, block) > bytes_of_a_member(small, rows, block)
+    assert bytes_of_a_member(small, 600, 1) > bytes_of_a_member(small, 300, 1)
+    assert bytes_of_a_member(small, 300, 10) > bytes_of_a_member(small, 300, 1)
+
+
+# Devices.
+
+
+@pytest.mark.parametrize("devices", [2, 8])
+def test_members_spread_over_devices_learn_what_they_learn_on_one(devices):
+    assert_same(train_in_groups(job(OWN_SETTINGS), [CPU] * devices, None), together(OWN_SETTINGS))
+
+
+def test_each_device_trains_its_share(fleets):
+    train_in_groups(job(), [CPU] * 2, None)
+    assert sorted(fleets, key=len) == [SEEDS[3:], SEEDS[:3]]
+
+
+def test_a_device_that_was_named_is_the_one_that_is_used():
+    assert suitable_devices("cpu", members=8) == [CPU]
+    assert suitable_devices(CPU, members=8) == [CPU]
+
+
+def test_an_error_on_one_device_is_raised_and_ends_the_others(monkeypatch):
+    epochs: list[int] = []
+
+    def train(job: Job, device: torch.device, on_epoch: Callable[[History], None], stop: Event) -> Trained:
+        if SEEDS[0] in job.seeds:
+            raise ArithmeticError("no longer finite")
+        assert stop.wait(timeout=10)
+        trained = train_one_fleet(job, device, on_epoch, stop)
+        epochs.append(len(trained.histories[0]))
+        return trained
+
+    monkeypatch.setattr(groups, "train", train)
+    with pytest.raises(ArithmeticError, match="no longer finite"):
+        train_in_groups(job(), [CPU] * 2, None)
+    assert epochs == [0]
+
+
+# Ctrl-C.
+
+
+def press_after(epochs: int) -> Callable[[Progress], None]:
+    """Ctrl-C as it comes while an epoch is told of."""
+
+    def press(progress: Progress) -> None:
+        if progress.epoch == epochs:
+            raise KeyboardInterrupt
+
+    return press
+
+
+def test_ctrl_c_in_the_second_of_three_fleets_keeps_the_first_and_what_there_is_of_the_second(monkeypatch):
+    room_for(2.5, monkeypatch)
+    cut = train_in_groups(job(), [CPU], press_after(4 + 2))
+    assert cut.interrupted
+    assert [len(history) for history in cut.histories] == [4, 4, 2, 2, 0]
+    assert farthest(cut.ladders[4], build_double(RECIPE, (7,), 3, SEEDS[4])) == 0
+    monkeypatch.undo()
+    whole = together()
+    for member in (0, 1):
+        assert farthest(cut.ladders[member], whole.ladders[member]) < ROUNDING
+    assert all(ladder(examples().rows).isfinite().all() for ladder in cut.ladders)
+
+
+def test_ctrl_c_in_a_thread_stops_the_fleets_of_all_devices():
+    cut = train_in_groups(job(), [CPU] * 2, press_after(3))
+    assert cut.interrupted
+    assert all(len(history) < 4 for history in cut.histories)
+    assert all(ladder(examples().rows).isfinite().all() for ladder in cut.ladders)
+
+
+def test_ctrl_c_while_the_main_thread_waits_for_devices_keeps_what_there_is(monkeypatch):
+    """The signal goes to the main thread, which waits for the others' results."""
+    result = groups.ThreadPoolExecutor.__mro__[0].submit
+    pressed = []
+
+    def submit(pool: object, *arguments: object) -> object:
+        future = result(pool, *arguments)
+        wait = future.result
+
+        def interrupted() -> object:
+            if not pressed:
+                pressed.append(True)
+                raise KeyboardInterrupt
+            return wait()
+
+        future.result = interrupted
+        return future
+
+    monkeypatch.setattr(groups.ThreadPoolExecutor, "submit", submit)
+    cut = train_in_groups(job([replace(RECIPE, epochs=10_000)] * 5), [CPU] * 2, None)
+    assert cut.interrupted
+    assert len(cut.ladders) == 5
+    assert all(len(history) < 10_000 for history in cut.histories)
+
+
+# What is told.
+
+
+def told_of(monkeypatch: pytest.MonkeyPatch, room: float, devices: int = 1) -> list[Progress]:
+    told: list[Progress] = []
+    room_for(room, monkeypatch)
+    train_in_groups(job(), [CPU] * devices, told.append)
+    return told
+
+
+def test_what_a_fleet_needs_is_told_before_its_first_epoch(monkeypatch):
+    first, *others = told_of(monkeypatch, room=5.1)
+    assert first.epoch == 0
+    assert first.members == []
+    assert first.doing.startswith("getting ready: 5 members, about ")
+    assert first.doing.endswith(" GB")
+    assert [progress.doing for progress in others] == [""] * 4
+
+
+@pytest.mark.parametrize(("room", "fleets_needed", "devices"), [(2.5, 3, 1), (5.1, 2, 2)])
+def test_epochs_count_over_all_fleets(monkeypatch, room, fleets_needed, devices):
+    told = [progress for progress in told_of(monkeypatch, room, devices) if not progress.doing]
+    assert [progress.epoch for progress in told] == list(range(1, 4 * fleets_needed + 1))
+    assert told[-1].epochs == 4 * fleets_needed
+
+
+@pytest.mark.parametrize("epochs", [0, 3])
+def test_a_split_is_told_and_the_bar_still_ends_at_its_end(monkeypatch, epochs):
+    out_of_memory_beyond(3, monkeypatch, epochs)
+    told: list[Progress] = []
+    train_in_groups(job(), [CPU], told.append)
+    (split_told,) = [progress for progress in told if "out of memory" in progress.doing]
+    assert split_told.doing == "out of memory: 5 members go on in two fleets"
+    assert split_told.epochs == 8
+    assert told[-1].epoch == told[-1].epochs == 8
