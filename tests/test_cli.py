@@ -11,10 +11,13 @@ import pytest
 from torch import Tensor
 
 import tikas
-from tikas.cli import _parse, main
+from pictures import save_digits
+from tikas.cli import Train, _parse, main
 from tikas.data.sources import load
 from tikas.data.streams import Batch
+from tikas.experiments.reproduce import CELLS
 from tikas.training.fleet import Fleet
+from tikas.training.recipe import Recipe
 
 QUICK = ["--network", "16", "--epochs", "2", "--quiet"]
 
@@ -119,6 +122,59 @@ def test_a_convolutional_network_gets_images_and_predicts_them(capsys: pytest.Ca
     assert len(capsys.readouterr().out.splitlines()) == 8
 
 
+def test_images_in_the_wrong_layout_are_refused_with_both_shapes(capsys: pytest.CaptureFixture[str]) -> None:
+    for network in (["16"], ["conv 4 3", "max 2"]):
+        flags = ["--network", *network, "--epochs", "1", "--quiet", "--no-baseline", "--output", "m.safetensors"]
+        assert run("train", *flags) == 0
+        np.save("rows.npy", np.moveaxis(load("digits").test_x[:7], 1, -1))
+        capsys.readouterr()
+        assert run("predict", "m.safetensors", "rows.npy") == 2
+        assert "(7, 8, 8, 1); this model was fitted on (7, 1, 8, 8)" in said(capsys)
+
+
+@pytest.mark.parametrize("preprocess", ["none", "whiten"])
+def test_a_folder_of_images_goes_from_training_to_prediction(
+    preprocess: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save_digits(Path("photos.v2"))
+    flags = ["--network", "conv 8 3", "max 2", "--epochs", "30", "--batch-size", "20", "--quiet"]
+    assert run("train", "--data", "photos.v2", *flags, "--preprocess", preprocess, "--output", "m.safetensors") == 0
+    assert "photos.v2, all labels" in capsys.readouterr().out
+    model = tikas.load("m.safetensors")
+    assert (model.recipe_.costs, model.recipe_.labels, model.preprocess) == ((1.0,), "all", preprocess)
+    assert run("predict", "m.safetensors", "photos.v2/test") == 0
+    captured = capsys.readouterr()
+    header, first, *_ = captured.out.splitlines()
+    assert (header, first) == ("file,prediction", "one/one30.png,one")
+    error = float(captured.err.removeprefix("error on the 20 labelled rows: ").removesuffix(" %\n"))
+    assert error <= 20  # half is chance
+    assert run("predict", "m.safetensors", "photos.v2/unlabeled", "--probabilities", "--output", "p.csv") == 0
+    assert Path("p.csv").read_text().splitlines()[0] == "file,one,zero"
+    assert capsys.readouterr().err == ""
+    assert run("predict", "m.safetensors", "photos.v2", "--target", "kind") == 2
+    assert "leave --target out" in said(capsys)
+    Path("nothing").mkdir()
+    assert run("predict", "m.safetensors", "nothing") == 2
+    assert "nothing holds no images" in said(capsys)
+
+
+def test_defaults_follow_from_the_data_and_the_network() -> None:
+    def preset(*arguments: str) -> Recipe:
+        command = _parse(["train", *arguments])
+        assert isinstance(command, Train)
+        return command.recipe
+
+    assert preset("--data", "mnist", "--network", "conv_small").costs == (1.0,)
+    assert preset("--data", "mnist", "--network=conv_small", "--costs", "5").costs == (5.0,)
+    assert preset("--data", "mnist", "--network", "conv_fc").costs == (1000.0, 10.0, 0.1)
+    assert preset("--network", "conv 8 3", "mean 3 stride=2", "--labels", "60").costs == (1.0,)
+    assert preset("--data", "mnist", "--network", "100", "50").costs == (1000.0, 10.0, 0.1)
+    cifar = next(cell.recipe for cell in CELLS if cell.name == "table3/large-gamma/4000")
+    assert preset("--data", "cifar10") == cifar
+    assert preset("--data", "cifar10", "--network", "conv_large", "--costs", "4", "--preprocess", "whiten") == cifar
+    assert preset("--data", "cifar10", "--network", "mlp").costs == (1000.0, 10.0, 0.1)
+
+
 @pytest.mark.parametrize(
     ("arguments", "substance"),
     [
@@ -136,6 +192,10 @@ def test_a_convolutional_network_gets_images_and_predicts_them(capsys: pytest.Ca
         (["train", "--data", "nope"], "digits, mnist, fashion-mnist"),
         (["train", "--data", "absent.csv", "--target", "kind"], "absent.csv"),
         (["train", "--labels", "7"], "7"),
+        (["train", "--network", "conv_tiny"], "conv_tiny"),
+        (["train", "--network", "conv 8 9"], "(9, 9) is larger than the map below it, which has shape (1, 8, 8)"),
+        (["train", "--data", "photos/of-flowers"], "photos/of-flowers does not exist"),
+        (["train", "--data", "empty"], "empty holds no class"),
         (["train", "--data", "mnist", "--data-dir", "empty"], "train-images-idx3-ubyte"),
         (["predict", "absent.safetensors", "rows.csv"], "absent.safetensors"),
         (["predict"], "Missing from tikas predict: MODEL, FILE"),

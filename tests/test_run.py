@@ -9,8 +9,12 @@ import pytest
 import torch
 
 import tikas
+from pictures import save_digits
+from tikas.data.preprocess import ScaleWarning
+from tikas.data.sources import load
 from tikas.data.splits import split
 from tikas.experiments.preparing import rows_for
+from tikas.experiments.protocol import Setting, training_rows, try_setting
 from tikas.experiments.records import append, member_records, read
 from tikas.experiments.run import load_rows, run
 from tikas.saving import write_model
@@ -60,6 +64,53 @@ def test_a_whitening_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     checkpoint.write(tmp_path / "model", tensors, plain)
     with pytest.raises(NotAModelError, match="a whitening that its recipe has not"):
         tikas.load(tmp_path / "model")
+
+
+def test_whitened_rows_and_recipe_go_together() -> None:
+    whiten = replace(QUICK, preprocess="whiten")
+    with pytest.raises(ValueError, match=r"preprocess='whiten', and these rows are not whitened.*rows_for"):
+        run(whiten, [0], load_rows("digits"))
+    with pytest.raises(ValueError, match="preprocess='none', and these rows are whitened"):
+        run(QUICK, [0], rows_for(whiten))
+    trial = try_setting(
+        Setting("a/study", replace(whiten, validation=300, epochs=1)), [0], training_rows(rows_for(whiten))
+    )
+    raw = load_rows("digits")
+    held_out = split(raw.train_y, 50, validation=300, seed=0).validation
+    wrong = trial.run.classifier.predict(raw.train_x[held_out]) != raw.classes[raw.train_y[held_out]]
+    assert 100 * wrong.mean() == pytest.approx(trial.validation_errors[0], abs=0.34)  # one row in 300: rounding
+
+
+def test_a_folder_of_images_is_a_source(tmp_path: Path) -> None:
+    save_digits(tmp_path)
+    quick = replace(QUICK, data=str(tmp_path), labels=40, batch_size=20)
+    recipe = replace(quick, network=("conv 4 3", "max 2"), preprocess="whiten")
+    rows = rows_for(recipe)
+    assert rows.train_x.shape == (60, 1, 8, 8)
+    assert (rows.train_y == -1).sum() == 20
+    assert rows.classes.tolist() == ["one", "zero"]
+    assert len(rows.test_y) == 20
+    outcome = run(recipe, [0], rows)
+    assert len(outcome.test_errors) == 1
+    flat = rows_for(replace(recipe, network=(8,), preprocess="none"))
+    assert (flat.train_x.shape, flat.input_shape) == ((60, 64), (1, 8, 8))
+    with pytest.raises(FileNotFoundError, match="elsewhere does not exist"):
+        rows_for(replace(recipe, data=str(tmp_path / "elsewhere")))
+
+
+def test_an_array_file_of_images_stays_images_and_a_table_is_none(tmp_path: Path) -> None:
+    digits = load("digits")
+    path = tmp_path / "images.npz"
+    np.savez(path, x=digits.train_x[:50, 0], y=digits.train_y[:50])
+    recipe = replace(QUICK, data=str(path), labels="all", network=("conv 4 3", "max 2"))
+    assert rows_for(recipe).train_x.shape == (50, 1, 8, 8)
+    np.savez(path, x=digits.train_x[:50, 0] * 255, y=digits.train_y[:50])
+    with pytest.warns(ScaleWarning, match="run from 0 to 255"):
+        rows_for(recipe)
+    rows_for(replace(recipe, preprocess="whiten"))  # contrast has no scale: no warning
+    np.savez(path, x=digits.train_x[:50].reshape(50, -1), y=digits.train_y[:50])
+    with pytest.raises(ValueError, match=r"takes images, and .*images.npz has rows of 64 columns"):
+        rows_for(recipe)
 
 
 def test_a_seed_decides_which_rows_are_labelled() -> None:

@@ -280,7 +280,7 @@ class TestRefusal:
         [
             ({"network": [9]}, "shapes"),
             ({"network": [8, 8]}, "shapes"),
-            ({"network": [1] * 1_000_000}, "tensors for 1000002 levels"),
+            ({"network": [1] * 1_000_000}, "1000000 rungs"),
             ({"network": "8"}, "network"),
             ({"task": "regression"}, ""),
             ({"activation": "__import__('os')"}, "activation"),
@@ -350,6 +350,91 @@ class TestRefusal:
             refusal(tmp_path / "model", save_tensors(tensors, {"tikas": inner}))
         outer = f'{{"__metadata__": {nested}}}'.encode()
         refusal(tmp_path / "model", struct.pack("<Q", len(outer)) + outer)
+
+
+def saved_from_images(folder, **settings):
+    images = np.random.default_rng(0).random((20, 3, 9, 7), np.float32)
+    model = LadderClassifier(**{**QUICK, "batch_size": 10, **settings}).fit(images, np.arange(20) % 2)
+    return model.save(folder / "model").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def convolutional(tmp_path_factory):
+    network = ("conv 4 3 same", "max 2", 5)
+    return saved_from_images(tmp_path_factory.mktemp("images"), network=network, preprocess="whiten")
+
+
+@pytest.fixture(scope="module")
+def flattened(tmp_path_factory):
+    return saved_from_images(tmp_path_factory.mktemp("images"))
+
+
+class TestImages:
+    def test_the_header_has_the_shape_of_every_level(self, convolutional, flattened):
+        _, header = open_up(convolutional)
+        assert header["shapes"] == [[3, 9, 7], [4, 9, 7], [4, 5, 4], [5], [2]]
+        assert header["input_shape"] == [3, 9, 7]
+        _, header = open_up(flattened)
+        assert (header["shapes"][0], header["input_shape"]) == ([189], [3, 9, 7])
+
+    @pytest.mark.parametrize(
+        ("lie", "message"),
+        [
+            ({"shapes": [[3, 7, 9], [4, 7, 9], [4, 4, 5], [5], [2]]}, "whitening|rows do not fit"),
+            ({"shapes": [[3, 9, 7], [4, 9, 7], [4, 4, 3], [5], [2]]}, "its shapes are not those of its recipe"),
+            ({"shapes": [[10**9, 9, 7], [4, 9, 7], [4, 5, 4], [5], [2]]}, "1000000000"),
+            (
+                {"shapes": [[3, 10**9, 10**9], [4, 10**9, 10**9], [4, 5 * 10**8, 5 * 10**8], [5], [2]]},
+                "expected|overflow",
+            ),
+            ({"shapes": [[189], [4, 9, 7], [4, 5, 4], [5], [2]]}, "works on maps"),
+            ({"shapes": [[9, 9, 3], [4, 9, 7], [4, 5, 4], [5], [2]]}, "channels first"),
+            ({"shapes": [[3, 9, -7], [4, 9, 7], [4, 5, 4], [5], [2]]}, "input_shape"),
+            ({"shapes": [[3, 9.0, 7], [4, 9, 7], [4, 5, 4], [5], [2]]}, "input_shape"),
+            ({"input_shape": [189]}, "rows do not fit its ladders"),
+            ({"input_shape": [9, 7, 3]}, "rows do not fit"),
+            ({"input_shape": [1] * 1_000_000}, "rows do not fit"),
+            ({"input_shape": None}, "rows do not fit"),
+            ({"input_shape": ["3", "9", "7"]}, "rows do not fit"),
+        ],
+    )
+    def test_a_header_that_lies_about_images_is_refused(self, lie, message, convolutional, tmp_path):
+        tensors, header = open_up(convolutional)
+        assert re.search(message, refusal(tmp_path / "model", close_up(tensors, {**header, **lie})))
+
+    @pytest.mark.parametrize("lie", [[3, 9, 8], [189, 1], [True, 9, 21], [3, 9, 7, 1], "189", [0, 9, 7], [-3, -9, 7]])
+    def test_a_dense_ladder_has_images_of_as_many_values(self, lie, flattened, tmp_path):
+        tensors, header = open_up(flattened)
+        assert "rows do not fit" in refusal(tmp_path / "model", close_up(tensors, {**header, "input_shape": lie}))
+
+    @pytest.mark.parametrize(
+        ("network", "message"),
+        [
+            (["conv 4 3", "max 2", 5], "shapes"),
+            (["conv 4 99999999 same", "max 2", 5], ""),
+            (["conv 99999999 3 same", "max 2", 5], ""),
+            (["conv 4 3 same", "max 2 stride=1", 5], "shapes"),
+            (["import os", "max 2", 5], "no rung"),
+            (["conv_large"], "larger than the map"),
+        ],
+    )
+    def test_a_network_that_lies_is_refused_before_it_is_allocated(self, network, message, convolutional, tmp_path):
+        tensors, header = open_up(convolutional)
+        header["recipe"]["network"] = network
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        assert re.search(message, refusal(tmp_path / "model", close_up(tensors, header)))
+        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # kilobytes
+
+    def test_a_file_from_before_images_could_be_flattened_takes_rows(self, flattened, tmp_path):
+        tensors, header = open_up(flattened)
+        del header["input_shape"]
+        (tmp_path / "model").write_bytes(close_up(tensors, header))
+        assert tikas.load(tmp_path / "model").input_shape_ == (189,)
+
+    def test_a_whitening_of_other_images_is_refused(self, convolutional, tmp_path):
+        tensors, header = open_up(convolutional)
+        tensors |= {"whitening.mean": torch.zeros(3, 3, 3), "whitening.matrix": torch.eye(27)}
+        assert "its whitening does not fit" in refusal(tmp_path / "model", close_up(tensors, header))
 
 
 FULL_DISK = """

@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 import contextlib
-import csv
 import io
 import os
 import sys
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
-from tyro.conf import FlagCreatePairsOff, OmitArgPrefixes, Positional, arg, subcommand
+from tyro.conf import FlagCreatePairsOff, OmitArgPrefixes, arg, subcommand
 
+from tikas.commands.outputs import make_folder_of
+from tikas.commands.predict import Predict, predict
+from tikas.commands.presets import preset_for
 from tikas.commands.reproduce import Reproduce, reproduce
-from tikas.training.recipe import DIGITS, Recipe
+from tikas.training.recipe import Recipe
 from tikas.usage import one_line_of
 
 if TYPE_CHECKING:
     from tikas.experiments.run import Run
 
-PRESETS = {"digits": DIGITS}
-TABLE = replace(DIGITS, labels="all", costs=(10.0, 1.0, 0.1), epochs=300)
 INTERRUPTED = 130
 USAGE = 2
 FAILED = 1
@@ -51,10 +51,14 @@ class Train:
     tikas train --data mnist --labels 100 --epochs 10
 
     tikas train --data my.csv --target kind --epochs 100
+
+    tikas train --data mnist --network conv_small --epochs 3
+
+    tikas train --data my-photos --network "conv 32 5 full" "max 2" "conv 64 3" global top
     """
 
     recipe: OmitArgPrefixes[Recipe] = field(default_factory=Recipe)
-    """What is learned, and how. The defaults depend on the data: name it with --data to see its own."""
+    """What is learned, and how. The defaults depend on the data and the network: name them to see their own."""
     seed: int = 0
     """Decides on labels, first weights, order and noise."""
     members: int = 1
@@ -77,29 +81,6 @@ class Train:
             raise ValueError(f"members={self.members}: expected at least 1.")
 
 
-@dataclass(frozen=True)
-class Predict:
-    """Predict the rows of a file with a model that was saved.
-
-    For example,
-
-    tikas predict models/mine.safetensors rows.csv
-
-    tikas predict models/mine.safetensors rows.csv --target kind --probabilities --output predictions.csv
-    """
-
-    model: Annotated[Positional[Path], arg(metavar="MODEL")]
-    """A file that `tikas train` or an estimator's `save` wrote."""
-    file: Annotated[Positional[Path], arg(metavar="FILE")]
-    """The rows: .csv, .tsv, .npy, .npz or .parquet."""
-    target: Column = None
-    """A column of the file that holds labels: left out of the rows, and compared with what is predicted."""
-    probabilities: Flag = False
-    """A column for each class instead of the most probable one."""
-    output: OptionalFile = None
-    """A .csv file for the predictions. Without it they are printed."""
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit code is 2 for a usage error, 1 for a failure and 130 after Ctrl-C.
 
@@ -117,10 +98,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         sys.stderr.close()
         return FAILED
-    except (ValueError, FileNotFoundError, IsADirectoryError) as error:
+    except (ValueError, FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
         _complain(error)
         return USAGE
-    except (ArithmeticError, OSError, RuntimeError) as error:
+    except (ArithmeticError, ImportError, OSError, RuntimeError) as error:
         _complain(error)
         return FAILED
     except KeyboardInterrupt:
@@ -131,16 +112,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _carry_out(command: Train | Predict | Reproduce) -> int:
     if isinstance(command, Train):
         return _train(command)
-    return _predict(command) if isinstance(command, Predict) else reproduce(command)
+    return predict(command) if isinstance(command, Predict) else reproduce(command)
 
 
 def _parse(arguments: list[str]) -> Train | Predict | Reproduce:
-    """The command that the arguments describe; defaults of the recipe follow from its data."""
-    words = [word for argument in arguments for word in argument.split("=", 1)]
-    data = next((words[i + 1] for i, word in enumerate(words[:-1]) if word == "--data"), "digits")
-    preset = replace(TABLE, data=data) if is_table(data) else PRESETS.get(data, Recipe(data=data))
+    """The command that the arguments describe; defaults of the recipe follow from its data and its network."""
     commands = (
-        Annotated[Train, subcommand("train", default=Train(preset))]
+        Annotated[Train, subcommand("train", default=Train(preset_for(arguments)))]
         | Annotated[Predict, subcommand("predict")]
         | Annotated[Reproduce, subcommand("reproduce")]
     )
@@ -164,17 +142,6 @@ def _parse(arguments: list[str]) -> Train | Predict | Reproduce:
     return command
 
 
-def is_table(data: str) -> bool:
-    """Whether the data are a file of one's own: the names of data sets have no suffix.
-
-    Examples
-    --------
-    >>> is_table("mine.csv"), is_table("fashion-mnist")
-    (True, False)
-    """
-    return bool(Path(data).suffix)
-
-
 def _complain(what: object) -> None:
     print(f"tikas: {' '.join(str(what).split())}", file=sys.stderr)
 
@@ -187,7 +154,7 @@ def _train(command: Train) -> int:
     from rich.console import Console
 
     from tikas.experiments.preparing import rows_for
-    from tikas.experiments.run import load_rows, run
+    from tikas.experiments.run import run
     from tikas.training.devices import suitable_device
     from tikas.training.progress import progress_bar
     from tikas.views.outcome import outcome_table
@@ -195,12 +162,9 @@ def _train(command: Train) -> int:
     recipe = command.recipe
     seeds = range(command.seed, command.seed + command.members)
     device = str(suitable_device(command.device))
-    if is_table(recipe.data):
-        rows = load_rows(recipe.data, target=command.target)
-    else:
-        rows = rows_for(recipe, command.data_dir, device)
+    rows = rows_for(recipe, command.data_dir, device, command.target)
     output = command.output or _default_output(command)
-    _make_folder_of(output)
+    make_folder_of(output)
     compared = command.baseline and any(recipe.costs) and (len(rows.test_y) or recipe.validation)
     variants = {LADDER: recipe, **({BASELINE: recipe.without_denoising()} if compared else {})}
     runs: dict[str, Run] = {}
@@ -220,18 +184,6 @@ def _train(command: Train) -> int:
     return INTERRUPTED if interrupted else 0
 
 
-def _make_folder_of(output: Path) -> None:
-    """Find out before the training, not after it, that the model has a place to go to."""
-    if output.is_dir():
-        raise IsADirectoryError(f"--output {output} is a folder: give the path of a file in it.")
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RuntimeError(
-            f"--output {output}: its folder cannot be made ({error.strerror}). Give a path that can be written to."
-        ) from error
-
-
 def _save(outcome: Run, output: Path) -> str:
     """Save what was trained, and say where; what was cut short does not take the place of what was not."""
     if outcome.trained.interrupted:
@@ -245,44 +197,6 @@ def _default_output(command: Train) -> Path:
     recipe = command.recipe
     seeds = f"seed{command.seed}" + (f"-{command.seed + command.members - 1}" if command.members > 1 else "")
     return Path("models") / f"{Path(recipe.data).stem}-{recipe.labels}-{recipe.name}-{seeds}.safetensors"
-
-
-def _predict(command: Predict) -> int:
-    import numpy as np
-
-    from tikas.data.labels import is_unlabeled
-    from tikas.data.tables import read_table
-    from tikas.estimators import load
-    from tikas.training.checkpoint import replace_file
-
-    if command.output:
-        _make_folder_of(command.output)
-    model = load(command.model)
-    table = read_table(command.file, command.target)
-    x = table.select(getattr(model, "feature_names_in_", ()))
-    warnings.filterwarnings("ignore", "X does not have valid feature names")
-    predicted = model.predict(x)
-    if command.probabilities:
-        if model.task != "classification":
-            raise ValueError(f"{command.model} predicts values, not classes: leave --probabilities out.")
-        header = [str(name) for name in model.classes_]
-        lines = [[f"{p:.6f}" for p in row] for row in model.predict_proba(x)]
-    else:
-        header, lines = ["prediction"], [[value] for value in predicted]
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([header, *lines])
-    if command.output:
-        replace_file(command.output, text.getvalue().encode())
-    else:
-        print(text.getvalue(), end="")
-    if table.y is not None:
-        known = ~is_unlabeled(table.y)
-        if model.task == "classification" and known.any():
-            wrong = np.mean(predicted[known] != table.y[known].astype(model.classes_.dtype))
-            print(f"error on the {known.sum()} labelled rows: {100 * wrong:.2f} %", file=sys.stderr)
-        elif known.any():
-            print(f"R² on the {known.sum()} rows with a target: {model.score(x, table.y):.3f}", file=sys.stderr)
-    return 0
 
 
 if __name__ == "__main__":

@@ -139,6 +139,27 @@ def _entries(folder: Path) -> list[Path]:
     return sorted(kept, key=lambda entry: entry.name)
 
 
+def find_images(path: str | os.PathLike[str]) -> list[Path]:
+    """The images in a folder and in the folders within it, in the order of their paths; other files are passed over.
+
+    Raises
+    ------
+    ValueError
+        If there are none.
+    """
+    root = Path(path)
+    files = sorted(
+        file
+        for file in root.rglob("*")
+        if file.suffix.lower() in FORMATS
+        and not any(part.startswith(".") for part in file.relative_to(root).parts)
+        and file.is_file()
+    )
+    if not files:
+        raise ValueError(f"{root} holds no images; expected files that end in {', '.join(FORMATS)}.")
+    return files
+
+
 def read_images(files: Sequence[Path]) -> NDArray[np.float32]:
     """Read images that are all of one size, and all grey or all in colour.
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import lru_cache
 from pathlib import Path
 
-from tikas.data import sources
 from tikas.data.images import as_columns
+from tikas.data.kinds import kind_of
 from tikas.data.preprocess import check_scale
 from tikas.experiments.run import Rows, load_images
 from tikas.training.recipe import Recipe
@@ -44,7 +44,7 @@ def rows_for(
     (1297, 1, 8, 8)
     """
     whiten = recipe.preprocess == "whiten"
-    if recipe.data in sources.NAMES:
+    if kind_of(recipe.data) == "data set":
         return _of_data_set(recipe.data, whiten, recipe.takes_maps, data_dir, device)
     rows = load_images(recipe.data, data_dir, target)
     if recipe.takes_maps and rows.train_x.ndim == 2:

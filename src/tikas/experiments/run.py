@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from tikas.data import sources, tables
 from tikas.data.folders import read_folder
 from tikas.data.images import as_images
+from tikas.data.kinds import kind_of
 from tikas.data.labels import encode_labels
 from tikas.data.preprocess import check_scale, warn_of_few_rows
 from tikas.data.splits import split
@@ -98,7 +99,7 @@ def load_rows(data: str, data_dir: str | Path | None = None, target: str | None 
     (64, ['0', '1', '2'])
     """
     rows = load_images(data, data_dir, target).flat()
-    if is_table(data):
+    if kind_of(data) == "table":
         check_scale(rows.train_x, rows.columns or None)
     return rows
 
@@ -111,22 +112,11 @@ def load_images(data: str, data_dir: str | Path | None = None, target: str | Non
     >>> load_images("digits").train_x.shape
     (1297, 1, 8, 8)
     """
-    if is_table(data):
+    kind = kind_of(data)
+    if kind == "table":
         return _read_table(data, target)
-    is_path = data not in sources.NAMES and (Path(data).is_dir() or len(Path(data).parts) > 1)
-    dataset = read_folder(data) if is_path else sources.load(data, data_dir)
+    dataset = read_folder(data) if kind == "folder" else sources.load(data, data_dir)
     return Rows(dataset.train_x, dataset.train_y, np.array(dataset.classes), dataset.test_x, dataset.test_y)
-
-
-def is_table(data: str) -> bool:
-    """Whether the data are a file of one's own: the names of data sets have no suffix, and folders are folders.
-
-    Examples
-    --------
-    >>> is_table("mine.csv"), is_table("fashion-mnist")
-    (True, False)
-    """
-    return bool(Path(data).suffix) and not Path(data).is_dir()
 
 
 def _read_table(data: str, target: str | None) -> Rows:

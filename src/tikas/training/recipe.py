@@ -23,6 +23,8 @@ Precision = Literal["fast", "exact"]
 TOP = "top"
 """Asks for a dense top where the network ends in a pooling rung that would be the top itself."""
 
+MOST_RUNGS = 1000
+
 NEW_FIELDS = ("preprocess", "precision")
 """Fields that are part of a recipe's name only where they are not at their default: records from before keep theirs."""
 
@@ -41,7 +43,8 @@ class Recipe:
     """
 
     data: str = "mnist"
-    """Where the rows come from: digits, mnist, fashion-mnist, cifar10, the path of a table, or a name for arrays."""
+    """Where the rows come from: digits, mnist, fashion-mnist, cifar10, the path of a table or of a folder of images, or
+    a name for arrays."""
     labels: int | Literal["all"] = 100
     """How many labels are used, balanced over the classes, or all that there are."""
     validation: int = 0
@@ -201,6 +204,8 @@ class Recipe:
 def _network(given: Any) -> tuple[int | str, ...]:
     """A network in its one form: numbers of units, texts of rungs, or the name of a whole network alone."""
     each = (given,) if isinstance(given, str | RungSpec) or not isinstance(given, Iterable) else tuple(given)
+    if len(each) > MOST_RUNGS:
+        raise ValueError(f"network has {len(each)} rungs; expected at most {MOST_RUNGS}.")
     if len(each) == 1 and isinstance(each[0], str) and each[0] in ZOO:
         return (each[0],)
     try:

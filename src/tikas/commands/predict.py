@@ -1,0 +1,125 @@
+"""The command `tikas predict`: a saved model's answers for the rows of a file, or for the images of a folder."""
+
+from __future__ import annotations
+
+import csv
+import io
+import sys
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+from tyro.conf import FlagCreatePairsOff, Positional, arg
+
+from tikas.commands.outputs import make_folder_of
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from tikas.estimators import LadderClassifier, LadderRegressor
+
+Flag = Annotated[FlagCreatePairsOff[bool], arg(help_behavior_hint="")]
+
+
+@dataclass(frozen=True)
+class Predict:
+    """Predict the rows of a file, or the images of a folder, with a model that was saved.
+
+    For example,
+
+    tikas predict models/mine.safetensors rows.csv
+
+    tikas predict models/mine.safetensors rows.csv --target kind --probabilities --output predictions.csv
+
+    tikas predict models/flowers.safetensors new-photos
+    """
+
+    model: Annotated[Positional[Path], arg(metavar="MODEL")]
+    """A file that `tikas train` or an estimator's `save` wrote."""
+    file: Annotated[Positional[Path], arg(metavar="FILE")]
+    """The rows: .csv, .tsv, .npy, .npz or .parquet; or a folder of images, in folders of their classes or not."""
+    target: Annotated[str | None, arg(metavar="COLUMN", help_behavior_hint="")] = None
+    """A column of the file that holds labels: left out of the rows, and compared with what is predicted."""
+    probabilities: Flag = False
+    """A column for each class instead of the most probable one."""
+    output: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
+    """A .csv file for the predictions. Without it they are printed."""
+
+
+class _Given(NamedTuple):
+    """Rows to predict, their labels where they are known, and the files that they come from where each has its own."""
+
+    x: NDArray[np.float32]
+    y: NDArray[Any] | None
+    files: list[str] | None = None
+
+
+def predict(command: Predict) -> int:
+    """Carry the command out."""
+    from tikas.estimators import load
+    from tikas.training.checkpoint import replace_file
+
+    if command.output:
+        make_folder_of(command.output)
+    model = load(command.model)
+    given = _from_folder(command, model) if command.file.is_dir() else _from_table(command, model)
+    warnings.filterwarnings("ignore", "X does not have valid feature names")
+    predicted = model.predict(given.x)
+    header, lines = ["prediction"], [[value] for value in predicted]
+    if command.probabilities:
+        if model.task != "classification":
+            raise ValueError(f"{command.model} predicts values, not classes: leave --probabilities out.")
+        header = [str(name) for name in model.classes_]
+        lines = [[f"{p:.6f}" for p in row] for row in model.predict_proba(given.x)]
+    if given.files is not None:
+        header, lines = ["file", *header], [[file, *line] for file, line in zip(given.files, lines, strict=True)]
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([header, *lines])
+    if command.output:
+        replace_file(command.output, text.getvalue().encode())
+    else:
+        print(text.getvalue(), end="")
+    _compare(model, given, predicted)
+    return 0
+
+
+def _from_table(command: Predict, model: LadderClassifier | LadderRegressor) -> _Given:
+    from tikas.data.tables import read_table
+
+    table = read_table(command.file, command.target)
+    if table.x.ndim > 2 and len(model.input_shape_) > 1:
+        return _Given(table.x, table.y)  # the model sees that their layout is right
+    return _Given(table.select(getattr(model, "feature_names_in_", ())), table.y)
+
+
+def _from_folder(command: Predict, model: LadderClassifier | LadderRegressor) -> _Given:
+    """All images below a folder; those that lie in the folder of a class are known to be of that class."""
+    import numpy as np
+
+    from tikas.data.folders import find_images, read_images
+
+    if command.target is not None:
+        raise ValueError(f"--target {command.target} is a column, and {command.file} is a folder: leave --target out.")
+    files = find_images(command.file)
+    names = [str(name) for name in getattr(model, "classes_", ())]
+    labels = [file.parent.name if file.parent.name in names else None for file in files]
+    shown = [str(file.relative_to(command.file)) for file in files]
+    return _Given(read_images(files), np.array(labels, dtype=object), shown)
+
+
+def _compare(model: LadderClassifier | LadderRegressor, given: _Given, predicted: NDArray[Any]) -> None:
+    """Say how far the predictions are from the labels, if there are any."""
+    import numpy as np
+
+    from tikas.data.labels import is_unlabeled
+
+    if given.y is None:
+        return
+    known = ~is_unlabeled(given.y)
+    if model.task == "classification" and known.any():
+        wrong = np.mean(predicted[known] != given.y[known].astype(model.classes_.dtype))
+        print(f"error on the {known.sum()} labelled rows: {100 * wrong:.2f} %", file=sys.stderr)
+    elif known.any():
+        print(f"R² on the {known.sum()} rows with a target: {model.score(given.x, given.y):.3f}", file=sys.stderr)

@@ -1,0 +1,64 @@
+"""What `tikas train` starts from: a recipe that suits the data and, where one is named, the network."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tikas.data.kinds import Kind, kind_of
+from tikas.training.recipe import DIGITS, Recipe, suitable_costs_on_maps
+
+CIFAR10 = Recipe(
+    data="cifar10",
+    labels=4000,
+    preprocess="whiten",
+    network=("conv_large",),
+    activation="leaky_relu",
+    costs=(4.0,),
+    epochs=70,
+    annealed=0.14,
+)
+"""The paper's, for 4000 labels."""
+
+OF_DATA_SETS = {"digits": DIGITS, "cifar10": CIFAR10}
+OF_KINDS: dict[Kind, Recipe] = {
+    "data set": Recipe(),
+    "table": replace(DIGITS, labels="all", costs=(10.0, 1.0, 0.1), epochs=300),
+    "folder": replace(DIGITS, labels="all"),
+}
+
+
+def preset_for(arguments: Sequence[str]) -> Recipe:
+    """The recipe whose values hold for what the arguments of `tikas train` leave open.
+
+    Examples
+    --------
+    >>> preset_for(["train"]).data, preset_for(["train", "--data", "mnist"]).costs
+    ('digits', (1000.0, 10.0, 0.1))
+    >>> preset_for(["train", "--data=mnist", "--network", "conv_small"]).costs
+    (1.0,)
+    """
+    data = (_values_of("--data", arguments) or ["digits"])[0]
+    preset = replace(OF_DATA_SETS.get(data, OF_KINDS[kind_of(data)]), data=data)
+    words = _values_of("--network", arguments)
+    try:
+        network = Recipe(network=tuple(int(word) if word.isdecimal() else word for word in words))
+    except ValueError:
+        return preset  # the parser will say what is wrong with it
+    if words and network.takes_maps:
+        return replace(preset, network=network.network, costs=suitable_costs_on_maps(network.network))
+    if words and preset.takes_maps:
+        return replace(preset, network=network.network, costs=Recipe().costs)
+    return preset
+
+
+def _values_of(flag: str, arguments: Sequence[str]) -> list[str]:
+    """What follows a flag, up to the next one."""
+    for place, argument in enumerate(arguments):
+        name, equals, value = argument.partition("=")
+        if name == flag:
+            values = [value] if equals else []
+            for following in arguments[place + 1 :]:
+                if following.startswith("--"):
+                    break
+                values.append(following)
+            return values
+    return []

@@ -1,0 +1,155 @@
+"""The scikit-learn door takes a network that somebody already has, and puts the Γ-model around copies of it."""
+
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from numpy.testing import assert_array_equal
+from sklearn.base import clone
+from sklearn.datasets import load_digits
+from torch import nn
+
+from tikas import LadderClassifier, LadderRegressor
+from tikas.model.gamma import Gamma
+
+DIGITS = load_digits()
+IMAGES = (DIGITS.images[:400] / 16).astype(np.float32)[:, None]
+ROWS = IMAGES.reshape(400, -1)
+CLASSES = DIGITS.target[:400]
+SEEN = np.where(np.arange(400) < 100, CLASSES, -1)
+
+
+def convolutional():
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(1, 8, 3),
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Dropout(0.3),
+        nn.Flatten(),
+        nn.Linear(72, 10),
+    )
+
+
+class Attentive(nn.Module):
+    """Rows of an image as tokens: places of noise with two dimensions."""
+
+    def __init__(self):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.norm = nn.LayerNorm(8)
+        self.scores = nn.Linear(64, 10)
+
+    def forward(self, x):
+        return self.scores(self.norm(x + self.attention(x, x, x, need_weights=False)[0]).flatten(1))
+
+
+def classifier(network, **settings):
+    return LadderClassifier(network, **{"epochs": 2, "random_state": 0, **settings})
+
+
+def test_a_module_learns_and_the_one_that_was_given_does_not():
+    network = convolutional().eval()
+    before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    model = classifier(network, epochs=20).fit(IMAGES, SEEN)
+    assert np.mean(model.transduction_ == CLASSES) > 0.8  # 0.9; a tenth is chance
+    assert all(torch.equal(tensor, before[name]) for name, tensor in network.state_dict().items())
+    assert not network.training
+    assert not network[1]._forward_hooks
+    assert model.network is network
+    assert isinstance(model.ladder_, Gamma)
+
+
+def test_it_starts_from_the_weights_that_it_has():
+    network = convolutional()
+    model = classifier(network, epochs=1, learning_rate=1e-12, n_members=2).fit(IMAGES, SEEN)
+    for member in model.ladders_:
+        assert torch.allclose(member.network[0].weight, network[0].weight, atol=1e-6)
+
+
+def test_noise_and_cost_reach_the_model():
+    model = classifier(nn.Linear(64, 10), noise=(0.1, 0.4), costs=3, epochs=1).fit(ROWS, SEEN)
+    assert (model.ladder_.noise, model.ladder_.corruption.noise, model.ladder_.rung.cost) == (0.1, 0.4, 3.0)
+    line = model.history_[0]
+    assert line["total"] == pytest.approx(line["supervised"] + 3 * line["denoising"][0], rel=1e-4)
+    assert classifier(nn.Linear(64, 10), epochs=1).fit(ROWS, SEEN).ladder_.rung.cost == 1.0
+
+
+def test_a_state_is_as_random_as_it_says_dropout_included():
+    model = classifier(convolutional(), n_members=2).fit(IMAGES, SEEN)
+    again = clone(model).fit(IMAGES, SEEN)
+    assert_array_equal(again.predict_proba(IMAGES), model.predict_proba(IMAGES))
+    second = classifier(convolutional(), random_state=1).fit(IMAGES, SEEN)
+    assert torch.equal(second.ladder_.network[0].weight, model.ladders_[1].network[0].weight)
+
+
+def test_the_global_generator_is_left_as_it_was():
+    network = convolutional()
+    state = torch.get_rng_state()
+    classifier(network, epochs=1).fit(IMAGES, SEEN)
+    assert torch.equal(state, torch.get_rng_state())
+
+
+def test_clones_pickles_probabilities_and_latents():
+    model = classifier(convolutional()).fit(IMAGES, SEEN)
+    again = pickle.loads(pickle.dumps(model))
+    assert_array_equal(again.predict_proba(IMAGES), model.predict_proba(IMAGES))
+    assert clone(model).network is not model.network
+    assert model.transform(IMAGES).shape == (400, 10)
+    assert np.allclose(model.predict_proba(IMAGES).sum(1), 1)
+    assert (model.input_shape_, model.n_features_in_) == ((1, 8, 8), 64)
+
+
+def test_a_module_gets_x_as_it_is():
+    model = classifier(Attentive()).fit(IMAGES[:, 0], SEEN)
+    assert model.input_shape_ == (8, 8)
+    assert model.ladder_.shapes == [(8, 8), (8, 8), (10,)]
+    assert model.score(IMAGES[:, 0], CLASSES) > 0.15
+    assert classifier(nn.Linear(64, 10).double(), epochs=1).fit(ROWS, SEEN).predict(ROWS).shape == (400,)
+
+
+def test_whitening_class_weights_and_warm_starts_hold_for_modules_too():
+    settings = {"preprocess": "whiten", "class_weight": "balanced", "warm_start": True}
+    model = classifier(convolutional(), **settings).fit(IMAGES, SEEN)
+    weight = model.ladder_.network[0].weight.clone()
+    model.set_params(learning_rate=1e-12).fit(IMAGES, SEEN)
+    assert model.n_iter_ == 4
+    assert torch.allclose(model.ladder_.network[0].weight, weight, atol=1e-6)
+    assert model.whitening_.mean.shape == (1, 8, 8)
+
+
+@pytest.mark.parametrize(
+    ("settings", "X", "message"),
+    [
+        ({"costs": (1, 2)}, IMAGES, r"costs=\(1, 2\): a network of your own has one denoising cost.*one number"),
+        ({"costs": -1}, IMAGES, r"costs=\(-1.0,\): expected"),
+        ({"noise": (0.1, 0.2, 0.3)}, IMAGES, r"noise=\(0.1, 0.2, 0.3\): expected 1 to 2"),
+        ({"denoiser": "mlp"}, IMAGES, "denoiser='mlp' is for rungs"),
+        ({"activation": "tanh"}, IMAGES, "activation='tanh' is for rungs"),
+        ({}, IMAGES[:, 0], r"does not take rows of shape \(8, 8\): .*even if they are grey"),
+        ({}, np.moveaxis(IMAGES, 1, -1), r"rows of shape \(8, 8, 1\): .*1, 3, 3\].*8, 8, 1\]"),
+        ({}, ROWS, r"does not take rows of shape \(64,\)"),
+    ],
+)
+def test_what_does_not_fit_a_module_is_refused(settings, X, message):
+    with pytest.raises(ValueError, match=message):
+        classifier(convolutional(), **settings).fit(X, SEEN)
+
+
+def test_a_last_layer_of_another_width_is_refused_with_both_shapes():
+    with pytest.raises(ValueError, match=r"\(2, 7\).*\(2, 10\)"):
+        classifier(nn.Linear(64, 7)).fit(ROWS, SEEN)
+
+
+def test_a_regressor_takes_no_module():
+    with pytest.raises(ValueError, match="class scores: give LadderRegressor rungs"):
+        LadderRegressor(nn.Linear(64, 1)).fit(ROWS, CLASSES)
+
+
+def test_a_module_is_not_saved_and_what_to_do_is_said(tmp_path):
+    model = classifier(nn.Linear(64, 10), epochs=1).fit(ROWS, SEEN)
+    with pytest.raises(ValueError, match=r"module of your own.*state_dict.*joblib\.dump"):
+        model.save(tmp_path / "model")
+    assert not list(tmp_path.iterdir())
