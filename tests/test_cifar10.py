@@ -9,6 +9,7 @@ import pickle
 import struct
 import tarfile
 import threading
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
@@ -155,6 +156,8 @@ def test_a_hostile_pickle_is_an_error_and_nothing_in_it_is_executed(tmp_path, wh
         b"Psomewhere\n.",
         b"}.",
         b"",
+        b"\x80\x02}r\xff\xff\xff\xff.",
+        b"}p4000000000\n.",
         b"\x80\x02}(" + short_string(b"data") + b"cnumpy\ndtype\n)R" + short_string(b"labels") + b"]u.",
         pickle.dumps({"data": PIXELS[0].astype(float), "labels": LABELS[0].tolist()}, protocol=2),
         pickle.dumps({"data": np.asfortranarray(PIXELS[0]), "labels": LABELS[0].tolist()}, protocol=2),
@@ -167,6 +170,15 @@ def test_whatever_is_no_batch_is_refused(tmp_path, hostile):
     place(tmp_path, {**python(), "test_batch": hostile})
     with pytest.raises(ValueError, match=r"test_batch is truncated, or no batch of CIFAR-10's Python version"):
         load("cifar10", tmp_path)
+
+
+def test_a_few_bytes_cannot_ask_for_gigabytes():
+    """The unpickler makes room for every number up to the one that something is to be remembered under."""
+    tracemalloc.start()
+    with pytest.raises(ValueError, match="remembers something under the number 50000000"):
+        cifar10._read_python(b"\x80\x02}r" + struct.pack("<I", 50_000_000) + b".", "a batch")
+    assert tracemalloc.get_traced_memory()[1] < 1_000_000
+    tracemalloc.stop()
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import pickletools
 import tarfile
 import textwrap
 import zlib
@@ -118,6 +119,7 @@ def _read_binary(content: bytes, place: str) -> tuple[NDArray[np.uint8], NDArray
 def _read_python(content: bytes, place: str) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     """A pickled dictionary with an array of bytes as its ``data`` and a list of whole numbers as its ``labels``."""
     try:
+        _check_memo(content)
         batch = _HarmlessUnpickler(io.BytesIO(content), encoding="bytes").load()
         entries = {key.decode() if isinstance(key, bytes) else key: value for key, value in batch.items()}
         pixels = entries["data"].as_bytes()
@@ -134,6 +136,13 @@ def _read_python(content: bytes, place: str) -> tuple[NDArray[np.uint8], NDArray
             f"but {BATCH_IMAGES} images take {BATCH_IMAGES * IMAGE_BYTES} and {BATCH_IMAGES}. {FRESH_COPY}"
         )
     return np.frombuffer(pixels, np.uint8), labels
+
+
+def _check_memo(content: bytes) -> None:
+    """Refuse a pickle that numbers what it remembers far beyond what it can hold: memory is taken for every number."""
+    for opcode, argument, _ in pickletools.genops(content):
+        if "PUT" in opcode.name and argument > len(content):
+            raise pickle.UnpicklingError(f"it remembers something under the number {argument}")
 
 
 class _Described:
