@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tikas.data.published import Arrays, Published
+from tikas.data.published import Arrays, PublishedData
 
 IMAGE_SHAPE = (3, 32, 32)
 IMAGE_BYTES = 3 * 32 * 32
@@ -25,7 +25,7 @@ THINGS = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse
 BATCHES = ("data_batch_1", "data_batch_2", "data_batch_3", "data_batch_4", "data_batch_5", "test_batch")
 FRESH_COPY = "Get a fresh copy of the file."
 
-CIFAR10 = Published(
+CIFAR10 = PublishedData(
     "cifar10",
     mirrors=("https://www.cs.toronto.edu/~kriz/", "https://cave.cs.toronto.edu/kriz/"),
     hashes={

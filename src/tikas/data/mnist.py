@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from tikas.data.published import Arrays, Published
+from tikas.data.published import Arrays, PublishedData
 
 IMAGE_SHAPE = (28, 28)
 DIGITS = tuple(str(digit) for digit in range(10))
@@ -20,9 +20,9 @@ CLOTHES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shi
 FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 
 
-def _four_files(name: str, mirrors: tuple[str, ...], hashes: Sequence[str]) -> Published:
+def _four_files(name: str, mirrors: tuple[str, ...], hashes: Sequence[str]) -> PublishedData:
     zipped = [f"{file}.gz" for file in FILES]
-    return Published(
+    return PublishedData(
         name,
         mirrors,
         hashes=dict(zip(zipped, hashes, strict=True)),

@@ -25,7 +25,7 @@ Form = tuple[tuple[str, ...], ...]
 
 
 @dataclass(frozen=True)
-class Published:
+class PublishedData:
     """A data set as others publish it.
 
     Parameters
@@ -52,7 +52,7 @@ class Published:
     subfolders: tuple[str, ...] = ("",)
 
 
-def files_of(published: Published, data_dir: str | os.PathLike[str] | None = None) -> list[Path]:
+def files_of(published: PublishedData, data_dir: str | os.PathLike[str] | None = None) -> list[Path]:
     """The files of a data set: from the folder that is named here or by ``TIKAS_DATA``, else from the cache.
 
     Raises
@@ -64,7 +64,7 @@ def files_of(published: Published, data_dir: str | os.PathLike[str] | None = Non
     return _placed_files(published, Path(folder).expanduser()) if folder else _downloaded_files(published)
 
 
-def _placed_files(published: Published, folder: Path) -> list[Path]:
+def _placed_files(published: PublishedData, folder: Path) -> list[Path]:
     """Find a complete form in the folder of the data set's name, or else in the given folder itself."""
     name = published.name
     if not folder.is_dir():
@@ -86,7 +86,7 @@ def _placed_files(published: Published, folder: Path) -> list[Path]:
     )
 
 
-def _where_to_put_them(published: Published, folder: Path | None = None) -> str:
+def _where_to_put_them(published: PublishedData, folder: Path | None = None) -> str:
     place = f"{folder} or {folder / published.name}" if folder else "a folder of your choice"
     return (
         f"Put {published.in_words} into {place}; "
@@ -94,7 +94,7 @@ def _where_to_put_them(published: Published, folder: Path | None = None) -> str:
     )
 
 
-def _downloaded_files(published: Published) -> list[Path]:
+def _downloaded_files(published: PublishedData) -> list[Path]:
     import pooch
     from rich.console import Console
     from rich.progress import Progress
@@ -107,7 +107,7 @@ def _downloaded_files(published: Published) -> list[Path]:
         return [_download(published, file, progress) for file in published.hashes]
 
 
-def _download(published: Published, file: str, progress: Progress) -> Path:
+def _download(published: PublishedData, file: str, progress: Progress) -> Path:
     """Return the file's place in the cache, asking one mirror after the other if it is not there yet."""
     import pooch
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from tikas.data.cifar10 import CIFAR10, THINGS, read_cifar10
 from tikas.data.mnist import CLOTHES, DIGITS, FASHION_MNIST, MNIST, read_mnist
-from tikas.data.published import Arrays, Published, files_of
+from tikas.data.published import Arrays, PublishedData, files_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +43,7 @@ class Dataset:
 
 @dataclass(frozen=True)
 class _Source:
-    published: Published
+    published: PublishedData
     classes: tuple[str, ...]
     read: Callable[[list[Path]], Arrays]
 
