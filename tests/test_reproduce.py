@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from tikas.experiments.cells import Cell
-from tikas.experiments.ledger import DamagedRecordWarning, Ledger, add, read_lines, recipe_key
+from tikas.experiments.ledger import Ledger, recipe_key
 from tikas.experiments.preparing import rows_for
 from tikas.experiments.protocol import Setting, TrainingRows, choose, training_rows, try_setting
+from tikas.experiments.records import DamagedRecordWarning, append, read
 from tikas.experiments.reproduce import Task, key_of, reproduce, shortened
 from tikas.experiments.rivals import METHODS, RIVALS, Rival, measure_rival
 from tikas.experiments.run import Rows, load_rows
@@ -31,14 +32,14 @@ def digits(_: Task) -> Rows:
 
 
 def seeds_of(path: Path) -> list[int]:
-    return [record["seed"] for record in read_lines(path)]
+    return [record["seed"] for record in read(path)]
 
 
 def test_every_missing_member_leaves_one_record(tmp_path: Path) -> None:
     out = tmp_path / "paper.jsonl"
     outcome = reproduce([CELL], Ledger(), out, digits)
     assert (outcome.measured, outcome.finished_before, outcome.failures) == (3, 0, ())
-    records = list(read_lines(out))
+    records = read(out)
     assert [record["seed"] for record in records] == [0, 1, 2]
     for record in records:
         assert Recipe.from_json(json.dumps(record["recipe"])) == QUICK
@@ -68,14 +69,14 @@ def test_cells_with_the_same_recipe_share_their_members(tmp_path: Path) -> None:
 def test_missing_seeds_train_in_fleets_of_the_most_that_is_allowed(tmp_path: Path) -> None:
     out, lines = tmp_path / "paper.jsonl", list[str]()
     reproduce([CELL], Ledger(), out, digits, most=2, tell=lines.append)
-    assert [record["members"] for record in read_lines(out)] == [2, 2, 1]
+    assert [record["members"] for record in read(out)] == [2, 2, 1]
     assert [line.split(":")[0] for line in lines] == ["table0/quick/50, 2 seeds", "table0/quick/50, seed 2"]
 
 
 def test_a_member_learns_the_same_alone_and_after_an_interruption(tmp_path: Path) -> None:
     reproduce([CELL], Ledger(), tmp_path / "whole.jsonl", digits)
     reproduce([CELL], Ledger(), tmp_path / "parts.jsonl", digits, most=1)
-    whole, parts = (list(read_lines(tmp_path / name)) for name in ("whole.jsonl", "parts.jsonl"))
+    whole, parts = (read(tmp_path / name) for name in ("whole.jsonl", "parts.jsonl"))
     for one, other in zip(whole, parts, strict=True):
         assert one["test_error"] == pytest.approx(other["test_error"], abs=0.4)  # two rows of 500
 
@@ -106,12 +107,33 @@ def test_a_cell_that_fails_does_not_keep_the_next_from_running(tmp_path: Path) -
     assert error.__traceback__ is None
 
 
+def test_of_two_records_of_a_member_the_first_counts_by_the_name_of_the_file_then_by_line(tmp_path: Path) -> None:
+    line = {"recipe": json.loads(QUICK.to_json()), "seed": 0}
+    for name, error in (("b.jsonl", 2.0), ("a.jsonl", 1.0), ("a.jsonl", 4.0)):
+        append(tmp_path / "results" / name, {**line, "test_error": error})
+    append(tmp_path / "0.jsonl", {**line, "test_error": 3.0})
+    for places, expected in ((("results",), 1.0), (("results", "0.jsonl"), 1.0), (("0.jsonl", "results"), 3.0)):
+        ledger = Ledger.read(*(tmp_path / place for place in places))
+        assert ledger.members(key_of(CELL))[0]["test_error"] == expected
+
+
+def test_records_of_exact_products_do_not_count_for_cells_whose_products_are_fast() -> None:
+    line = {"recipe": json.loads(replace(Recipe(), precision="exact").to_json()), "seed": 0, "test_error": 1.0}
+    ledger = Ledger.of([line])
+    assert not ledger.members(recipe_key(Recipe()))
+    assert list(ledger.members(recipe_key(Recipe(precision="exact")))) == [0]
+    committed = Ledger.read(Path(__file__).parents[1] / "results")
+    fast = committed.members(recipe_key(Recipe()))
+    assert len(committed.members(recipe_key(Recipe(precision="exact")))) == 20
+    assert not [record for record in fast.values() if record["recipe"].get("precision", "fast") != "fast"]
+
+
 def test_two_files_merge_by_concatenation_and_a_member_counts_once(tmp_path: Path) -> None:
     for name, seeds in (("one", 2), ("other", 3)):
         reproduce([CELL], Ledger(), tmp_path / name, digits, seeds=seeds)
     merged = tmp_path / "merged.jsonl"
     merged.write_bytes((tmp_path / "one").read_bytes() + (tmp_path / "other").read_bytes())
-    assert len(list(read_lines(merged))) == 5
+    assert len(read(merged)) == 5
     assert sorted(Ledger.read(merged).members(key_of(CELL))) == [0, 1, 2]
 
 
@@ -122,7 +144,7 @@ def test_a_line_cut_short_is_told_and_passed_over_and_the_next_record_stands_on_
     with pytest.warns(DamagedRecordWarning, match="line 2 is no whole record"):
         ledger = Ledger.read(tmp_path)
     assert ledger.missing(key_of(CELL), range(2)) == [1]
-    add(out, {"recipe": json.loads(QUICK.to_json()), "seed": 7, "test_error": 1.0})
+    append(out, {"recipe": json.loads(QUICK.to_json()), "seed": 7, "test_error": 1.0})
     with pytest.warns(DamagedRecordWarning):
         assert sorted(Ledger.read(tmp_path).members(key_of(CELL))) == [0, 7]
 
@@ -148,6 +170,10 @@ def test_records_about_something_else_are_left_out() -> None:
         {"recipe": {"a later version's": 1}, "seed": 0},
         {"recipe": {"epochs": 0}, "seed": 0},
         {"recipe": {}, "seed": None},
+        {"recipe": {}, "seed": 0, "test_error": None},
+        {"recipe": "a name", "seed": 0, "test_error": 1.0},
+        {"rival": {"method": "svm"}, "seed": 0, "test_error": 1.0},
+        {"rival": "plain PyTorch", "seed": 0, "test_error": 1.0},
     ]
     ledger = Ledger.of(others)
     assert not ledger.members(recipe_key(Recipe()))
@@ -176,7 +202,7 @@ def test_an_autoencoder_is_trained_by_the_same_engine_and_filed_apart_from_the_l
     cells = [Cell("appendix/rung2/50", recipe, seeds=2, attached=2), Cell("table0/bottom/50", recipe, seeds=1)]
     out = tmp_path / "paper.jsonl"
     assert reproduce(cells, Ledger(), out, digits).failures == ()
-    first, second, ladder = read_lines(out)
+    first, second, ladder = read(out)
     assert (first["attached"], second["attached"], "attached" in ladder) == (2, 2, False)
     assert first["costs"]["denoising"][0] < 0.065  # the mean digit would leave 0.073
     assert first["costs"]["denoising"][1:] == [0, 0, 0]
@@ -220,7 +246,7 @@ def test_choosing_a_setting_touches_no_test_row(tmp_path: Path) -> None:
     for number, rows in enumerate((DIGIT_ROWS, absent, poisoned)):
         out = tmp_path / f"{number}.jsonl"
         assert not reproduce([SETTING], Ledger(), out, lambda _, rows=rows: rows).failures  # type: ignore[misc]
-        records = list(read_lines(out))
+        records = read(out)
         assert not any("test" in key for record in records for key in record)
         errors.append([record["validation_error"] for record in records])
     assert errors[0] == errors[1] == errors[2]

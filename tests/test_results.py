@@ -14,8 +14,9 @@ from tikas.cli import main
 from tikas.commands.reproduce import Reproduce, reproduce
 from tikas.experiments.cells import Cell, Published
 from tikas.experiments.compare import Summary, p_value, verdict
-from tikas.experiments.ledger import Ledger, add
+from tikas.experiments.ledger import Ledger
 from tikas.experiments.readings import chosen, judge, reading, reference
+from tikas.experiments.records import append
 from tikas.experiments.reproduce import CELLS
 from tikas.experiments.rivals import RIVALS
 from tikas.experiments.studies import STUDIES
@@ -186,7 +187,7 @@ def test_pictures_have_the_same_bytes_every_time(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     for folder in (tmp_path / "one", tmp_path / "other"):
         for each in [*records("table1/full/100", [0.9, 1.0, 2.2]), *records("table1/gamma/100", [3.0, 5.0])]:
-            add(folder / "records.jsonl", each)
+            append(folder / "records.jsonl", each)
         assert reproduce(Reproduce(render=True, results=folder)) == 0
     names = sorted(path.name for path in (tmp_path / "one").iterdir())
     assert names == ["README.md", "curve.svg", "records.jsonl", "table1.svg", "table4.svg"]
@@ -199,7 +200,7 @@ def test_without_matplotlib_the_tables_are_rendered_and_a_line_says_what_is_miss
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for each in records("table1/full/100", [0.9, 1.0]):
-        add(tmp_path / "records.jsonl", each)
+        append(tmp_path / "records.jsonl", each)
     for name in [name for name in sys.modules if name.partition(".")[0] == "matplotlib"]:
         monkeypatch.delitem(sys.modules, name)
     real = builtins.__import__
@@ -218,7 +219,7 @@ def test_without_matplotlib_the_tables_are_rendered_and_a_line_says_what_is_miss
 def test_the_list_names_every_cell_with_what_is_measured_of_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    add(tmp_path / "records.jsonl", record(CELL["table1/full/1000"], 0, 0.9))
+    append(tmp_path / "records.jsonl", record(CELL["table1/full/1000"], 0, 0.9))
     assert reproduce(Reproduce(list=True, results=tmp_path)) == 0
     lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
     assert {"table1/full/100", "text/full/50", "curve/5", "rivals/100/svm", "study/gamma/100/0.5"} <= set(lines)

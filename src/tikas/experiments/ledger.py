@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import json
-import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tikas.experiments.records import append
+from tikas.experiments.records import Record, read
 from tikas.training.recipe import Recipe
 
-Record = Mapping[str, Any]
 Key = tuple[object, ...]
-
-
-class DamagedRecordWarning(UserWarning):
-    """A line of a file of records cannot be read."""
 
 
 def recipe_key(recipe: Recipe, attached: int | None = None) -> Key:
@@ -36,7 +30,10 @@ def figure_of(recipe: Recipe) -> str:
 
 
 class Ledger:
-    """Records by what was measured, then by seed; of two records of one member the first read counts.
+    """Records by what was measured, then by seed.
+
+    Of two records of one member the first counts: in the order of the places that are read, in a folder by the names
+    of its files, in a file by line.
 
     Examples
     --------
@@ -62,7 +59,7 @@ class Ledger:
     def read(cls, *places: Path) -> Ledger:
         """File the records of these files, and of all files of records in these folders."""
         files = {path.resolve(): path for place in places for path in _files(place)}
-        return cls.of(record for path in sorted(files.values()) for record in read_lines(path))
+        return cls.of(record for path in files.values() for record in read(path))
 
     def enter(self, record: Record) -> None:
         """File one record."""
@@ -80,41 +77,6 @@ class Ledger:
         return [seed for seed in seeds if seed not in finished]
 
 
-def read_lines(path: Path) -> Iterator[Record]:
-    """The records of a file. A line that cannot be read, such as one that a crash cut short, is told and passed over.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(record=True, action="always") as caught:
-    ...     path = Path(folder, "records.jsonl")
-    ...     _ = path.write_text('{"seed": 0}\\n{"se')
-    ...     print(list(read_lines(path)), caught[0].message)
-    [{'seed': 0}] ...records.jsonl, line 2 is no whole record (cut short by a crash?) and is passed over.
-    """
-    for number, line in enumerate(path.read_bytes().split(b"\n"), 1):
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line)
-        except ValueError:  # neither JSON nor, where a character was cut, UTF-8
-            record = None
-        if isinstance(record, dict):
-            yield record
-        else:
-            message = f"{path}, line {number} is no whole record (cut short by a crash?) and is passed over."
-            warnings.warn(message, DamagedRecordWarning, stacklevel=2)
-
-
-def add(path: Path, record: Record) -> None:
-    """Add a record to a file at once, on a line of its own even where a crash cut the last one short."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if path.exists() and not (path.read_bytes() or b"\n").endswith(b"\n"):
-        with path.open("ab") as file:
-            file.write(b"\n")
-    append(path, dict(record))
-
-
 def _files(place: Path) -> list[Path]:
     if place.is_dir():
         return sorted(place.glob("*.jsonl"))
@@ -122,17 +84,19 @@ def _files(place: Path) -> list[Path]:
 
 
 def _key_of(record: Record) -> Key | None:
+    """What a record is filed under; None for one that is about something else, or lacks the figure that it is for."""
     if not isinstance(record.get("seed"), int):
         return None
-    rival = record.get("rival")
-    if isinstance(rival, dict):
-        return rival_key(rival["method"], rival["settings"], rival["data"], rival["labels"])
-    if not isinstance(record.get("recipe"), dict):
-        return None
     try:
-        recipe = Recipe.from_json(json.dumps(record["recipe"]))
-    except (TypeError, ValueError):  # of a version that knows other settings
+        key, figure = _key_and_figure(record)
+    except (KeyError, TypeError, ValueError):  # of a version that knows other settings
         return None
-    if figure_of(recipe) not in record:
-        return None
-    return recipe_key(recipe, record.get("attached"))
+    return key if isinstance(record.get(figure), int | float) else None
+
+
+def _key_and_figure(record: Record) -> tuple[Key, str]:
+    if "rival" in record:
+        rival = record["rival"]
+        return rival_key(rival["method"], rival["settings"], rival["data"], rival["labels"]), "test_error"
+    recipe = Recipe.from_json(json.dumps(record["recipe"]))
+    return recipe_key(recipe, record.get("attached")), figure_of(recipe)

@@ -9,8 +9,9 @@ from statistics import mean
 
 from tikas.experiments.cells import Cell, Published
 from tikas.experiments.compare import Summary, Verdict, p_value, verdict
-from tikas.experiments.ledger import Ledger, Record, figure_of
+from tikas.experiments.ledger import Ledger, figure_of
 from tikas.experiments.protocol import Setting, choose
+from tikas.experiments.records import Record
 from tikas.experiments.reproduce import Task, key_of
 from tikas.experiments.rivals import Rival
 

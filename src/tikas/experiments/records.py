@@ -6,16 +6,23 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 
 import tikas
 from tikas.experiments.run import Run
 from tikas.training.recipe import Recipe
+
+Record = Mapping[str, Any]
+
+
+class DamagedRecordWarning(UserWarning):
+    """A line of a file of records cannot be read."""
 
 
 def hardware(device: torch.device | str) -> str:
@@ -111,8 +118,8 @@ def _errors(run: Run, member: int) -> dict[str, float]:
     }
 
 
-def append(path: str | Path, record: dict[str, Any]) -> None:
-    """Add a line to a file of records, at once.
+def append(path: str | Path, record: Record) -> None:
+    """Add a record to a file at once, on a line of its own even where a crash cut the last one short.
 
     Examples
     --------
@@ -122,20 +129,47 @@ def append(path: str | Path, record: dict[str, Any]) -> None:
     ...     read(Path(folder, "records.jsonl"))
     [{'seed': 0}]
     """
-    with Path(path).open("a") as file:
-        file.write(json.dumps(record) + "\n")
-        file.flush()
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab+") as file:
+        whole = file.tell() == 0 or _last_byte(file) == b"\n"
+        file.write(b"" if whole else b"\n")
+        file.write(json.dumps(record).encode() + b"\n")
 
 
-def read(path: str | Path) -> list[dict[str, Any]]:
+def _last_byte(file: IO[bytes]) -> bytes:
+    file.seek(-1, os.SEEK_END)
+    return file.read(1)
+
+
+def read(path: str | Path) -> list[Record]:
     """The records of a file, in the order they were added in.
+
+    Warns
+    -----
+    DamagedRecordWarning
+        Of every line that cannot be read, such as one that a crash cut short. It is passed over.
 
     Examples
     --------
     >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     _ = Path(folder, "records.jsonl").write_text('{"seed": 3}\\n{"seed": 4}\\n')
-    ...     [record["seed"] for record in read(Path(folder, "records.jsonl"))]
-    [3, 4]
+    >>> with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(record=True, action="always") as caught:
+    ...     path = Path(folder, "records.jsonl")
+    ...     _ = path.write_text('{"seed": 0}\\n{"se')
+    ...     print(read(path), caught[0].message)
+    [{'seed': 0}] ...records.jsonl, line 2 is no whole record (cut short by a crash?) and is passed over.
     """
-    return [json.loads(line) for line in Path(path).read_text().splitlines() if line]
+    records: list[Record] = []
+    for number, line in enumerate(Path(path).read_bytes().split(b"\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+        except ValueError:  # neither JSON nor, where a character was cut, UTF-8
+            record = None
+        if isinstance(record, dict):
+            records.append(record)
+        else:
+            message = f"{path}, line {number} is no whole record (cut short by a crash?) and is passed over."
+            warnings.warn(message, DamagedRecordWarning, stacklevel=2)
+    return records

@@ -13,10 +13,10 @@ import torch
 
 from tikas.experiments.appendix import build_for
 from tikas.experiments.cells import Cell
-from tikas.experiments.ledger import Key, Ledger, add, recipe_key, rival_key
+from tikas.experiments.ledger import Key, Ledger, recipe_key, rival_key
 from tikas.experiments.paper import TABLES
 from tikas.experiments.protocol import Setting, training_rows, try_setting
-from tikas.experiments.records import member_records
+from tikas.experiments.records import append, member_records
 from tikas.experiments.rivals import RIVALS, Rival, measure_rival
 from tikas.experiments.run import Rows, Run, run
 from tikas.experiments.schedules import CURVE
@@ -108,7 +108,7 @@ def reproduce(
                 records = []
                 with watch(f"{task.name}, {_seeds_in_words(fleet)}") as on_epoch:
                     for record in _measure(task, fleet, load(task), device, on_epoch):
-                        add(out, record)
+                        append(out, record)
                         ledger.enter(record)
                         records.append(record)
                         outcome = replace(outcome, measured=outcome.measured + 1)
