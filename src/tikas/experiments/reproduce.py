@@ -14,12 +14,11 @@ import torch
 from tikas.experiments.appendix import build_for
 from tikas.experiments.cells import Cell
 from tikas.experiments.ledger import Key, Ledger, recipe_key, rival_key
-from tikas.experiments.paper import TABLES
+from tikas.experiments.paper import CURVE, TABLES
 from tikas.experiments.protocol import Setting, training_rows, try_setting
 from tikas.experiments.records import append, member_records
 from tikas.experiments.rivals import RIVALS, Rival, measure_rival
 from tikas.experiments.run import Rows, Run, run
-from tikas.experiments.schedules import CURVE
 from tikas.experiments.studies import STUDIES
 from tikas.training.fit import Progress
 

@@ -9,12 +9,11 @@ from itertools import groupby
 from tikas.experiments.cells import Cell, Quotation, Row, Table
 from tikas.experiments.compare import LEVEL, Summary
 from tikas.experiments.ledger import Ledger
-from tikas.experiments.paper import TABLE_1, TABLE_4, TABLES
+from tikas.experiments.paper import CURVE, TABLE_1, TABLE_4, TABLES
 from tikas.experiments.protocol import Setting
 from tikas.experiments.readings import Judgement, Reading, chosen, in_words, judge, reading, reference
 from tikas.experiments.reproduce import CELLS
 from tikas.experiments.rivals import METHODS, RIVALS, Rival
-from tikas.experiments.schedules import CURVE
 from tikas.experiments.studies import STUDIES
 from tikas.views.markdown import markdown_table
 
