@@ -141,7 +141,7 @@ def _read_python(content: bytes, place: str) -> tuple[NDArray[np.uint8], NDArray
 def _check_memo(content: bytes) -> None:
     """Refuse a pickle that numbers what it remembers far beyond what it can hold: memory is taken for every number."""
     for opcode, argument, _ in pickletools.genops(content):
-        if "PUT" in opcode.name and argument > len(content):
+        if "PUT" in opcode.name and (argument or 0) > len(content):
             raise pickle.UnpicklingError(f"it remembers something under the number {argument}")
 
 
