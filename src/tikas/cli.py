@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 from tyro.conf import FlagCreatePairsOff, OmitArgPrefixes, arg, subcommand
 
+from tikas.commands.bench import Bench, bench
 from tikas.commands.outputs import make_folder_of
 from tikas.commands.predict import Predict, predict
 from tikas.commands.presets import preset_for
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 INTERRUPTED = 130
 USAGE = 2
 FAILED = 1
-COMMANDS = ("train", "predict", "reproduce")
+COMMANDS = ("train", "predict", "reproduce", "bench")
 LADDER, BASELINE = "ladder", "same network, no denoising costs"
 
 Column = Annotated[str | None, arg(metavar="COLUMN", help_behavior_hint="")]
@@ -81,6 +82,9 @@ class Train:
             raise ValueError(f"members={self.members}: expected at least 1.")
 
 
+Command = Train | Predict | Reproduce | Bench
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit code is 2 for a usage error, 1 for a failure and 130 after Ctrl-C.
 
@@ -109,23 +113,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return INTERRUPTED
 
 
-def _carry_out(command: Train | Predict | Reproduce) -> int:
+def _carry_out(command: Command) -> int:
     if isinstance(command, Train):
         return _train(command)
+    if isinstance(command, Bench):
+        return bench(command)
     return predict(command) if isinstance(command, Predict) else reproduce(command)
 
 
-def _parse(arguments: list[str]) -> Train | Predict | Reproduce:
+def _parse(arguments: list[str]) -> Command:
     """The command that the arguments describe; defaults of the recipe follow from its data and its network."""
     commands = (
         Annotated[Train, subcommand("train", default=Train(preset_for(arguments)))]
         | Annotated[Predict, subcommand("predict")]
         | Annotated[Reproduce, subcommand("reproduce")]
+        | Annotated[Bench, subcommand("bench")]
     )
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
-            command: Train | Predict | Reproduce = tyro.cli(
+            command: Command = tyro.cli(
                 commands,
                 prog="tikas",
                 description="Ladder networks: learn a classifier from a few labels and many unlabelled rows.",

@@ -33,7 +33,7 @@ class Bench:
     members: Annotated[tuple[int, ...], arg(metavar="N", help_behavior_hint="")] = ()
     """Sizes of the fleets. Without it, 1, 4, 10 and 40 on a GPU, and 1 and 4 on a CPU."""
     full: Flag = False
-    """Larger settings, compiled code for each of them, and more rounds; on a CPU that takes an hour."""
+    """Larger settings, compiled code for each of them, and more rounds; on a CPU that takes long."""
     record: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
     """A file of records to add the figures to."""
     device: Annotated[str | None, arg(metavar="cpu|cuda", help_behavior_hint="")] = None

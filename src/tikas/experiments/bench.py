@@ -18,6 +18,7 @@ import tikas
 from tikas.data.splits import split
 from tikas.data.streams import Examples, Streams
 from tikas.experiments.records import hardware, revision, versions
+from tikas.training.captured import CapturedFleet
 from tikas.training.engine import UPDATES_IN_A_REPLAY, launch, suitable_arithmetic
 from tikas.training.fleet import Fleet, build_ladder
 from tikas.training.recipe import Recipe
@@ -224,11 +225,10 @@ def program_of(fleet: Fleet) -> str:
     >>> program_of(start_fleet(Recipe(network=(4,), batch_size=10), torch.device("cpu"), shape=(3,), program="plain"))
     'plain'
     """
-    kind = type(fleet).__name__
-    if kind == "FusedFleet":
+    if type(fleet).__name__ == "FusedFleet":  # whose module needs Triton
         return f"written out, {str(fleet.dtype).removeprefix('torch.')} products"  # type: ignore[attr-defined]
     compiled = fleet.costs != fleet.ladder.costs
-    if kind == "CapturedFleet":
+    if isinstance(fleet, CapturedFleet):
         return "compiled and captured" if compiled else "captured"
     return "compiled" if compiled else "plain"
 
