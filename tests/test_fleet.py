@@ -1,15 +1,19 @@
 """Many seeds as one program: each learns in company what it would have learnt alone."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from tikas.data.splits import Split, split
 from tikas.data.streams import Examples, Streams
 from tikas.model.ladder import Ladder
+from tikas.model.specs import Dense
 from tikas.training.fit import Trained, fit
-from tikas.training.fleet import build_ladder, stack, unstack
+from tikas.training.fleet import build_ladder, own_settings, stack, unstack
 from tikas.training.recipe import Recipe
 
 DENOISERS = ["gaussian", "mlp", "no-product", "linear", "additive"]
@@ -198,3 +202,45 @@ def test_a_batch_for_a_fleet_is_its_members_batches_on_top_of_each_other():
         for part in ("unlabeled", "labeled", "targets"):
             assert torch.equal(getattr(ours, part)[place], getattr(mine, part))
         assert all(torch.equal(all_of[place], one) for all_of, one in zip(ours.noise, mine.noise, strict=True))
+
+
+def test_ctrl_c_right_after_a_step_at_rates_of_their_own_leaves_every_member_where_it_belongs():
+    """That step is taken at a rate of one: weights that had taken it would be off by one each."""
+    recipes = [replace(RECIPE, learning_rate=rate) for rate in (0.002, 0.004)]
+    taken = []
+
+    def press(*_: object) -> None:
+        taken.append(True)
+        if len(taken) == 3:
+            raise KeyboardInterrupt
+
+    hook = register_optimizer_step_post_hook(press)
+    try:
+        cut = fit(blobs(torch.float32), [split_by(seed) for seed in (0, 1)], recipes, [0, 1], device="cpu")
+    finally:
+        hook.remove()
+    assert cut.interrupted
+    for seed, (ladder, recipe) in enumerate(zip(cut.ladders, recipes, strict=True)):
+        moved = farthest(ladder, build_ladder(recipe, (7,), 3, seed))
+        assert recipe.learning_rate < moved < 3 * recipe.learning_rate
+
+
+@pytest.mark.filterwarnings("ignore")  # torch.compile warns of its own ways
+def test_members_that_differ_in_settings_are_compiled_once_if_these_are_tensors():
+    """As floats they are part of the program, and torch.compile gives up after eight of those."""
+    ladders = [Ladder((4,), [Dense(3)], noise=noise, costs=(cost, 1.0)) for noise, cost in ((0.1, 3.0), (0.2, 4.0))]
+    rows, targets, noise = torch.rand(6, 4), torch.arange(6) % 3, [torch.randn(12, 4), torch.randn(12, 3)]
+    plain = [ladder.costs(rows, rows, targets, noise).total for ladder in ladders]
+    for level, name, values in own_settings(ladders):
+        for ladder, value in zip(ladders, values, strict=True):
+            setattr(ladder.rungs[level], name, value)
+    programs: list[object] = []
+
+    def remember(graph: torch.fx.GraphModule, _: object) -> object:
+        programs.append(graph)
+        return graph
+
+    compiled = [torch.compile(ladder.costs, dynamic=False, backend=remember) for ladder in ladders]
+    for costs, expected in zip(compiled, plain, strict=True):
+        torch.testing.assert_close(costs(rows, rows, targets, noise).total, expected)
+    assert len(programs) == 1

@@ -1,6 +1,6 @@
 """Many seeds as one program: ladders of one shape stacked into one, and the update that trains them together."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 
 import torch
@@ -40,13 +40,26 @@ def stack(ladders: Sequence[Ladder]) -> Ladder:
         return deepcopy(ladders[0])
     states = [ladder.state_dict() for ladder in ladders]
     stacked = with_tensors(ladders[0], {name: torch.stack([state[name] for state in states]) for name in states[0]})
-    first = next(stacked.parameters())
-    for level, rung in enumerate(stacked.rungs):
+    for level, name, values in own_settings(ladders):
+        setattr(stacked.rungs[level], name, values)
+    return stacked
+
+
+def own_settings(ladders: Sequence[Ladder]) -> Iterator[tuple[int, str, Tensor]]:
+    """In which noises and costs members differ: the level, the name, and the value of each, ``(members,)``.
+
+    Examples
+    --------
+    >>> from tikas.model.specs import Dense
+    >>> list(own_settings([Ladder((4,), [Dense(3)], noise=(0.3, noise)) for noise in (0.25, 0.5)]))
+    [(1, 'noise', tensor([0.2500, 0.5000]))]
+    """
+    first = next(ladders[0].parameters())
+    for level in range(len(ladders[0].rungs)):
         for name in ("noise", "cost"):
             values = [getattr(ladder.rungs[level], name) for ladder in ladders]
             if len(set(values)) > 1:
-                setattr(rung, name, torch.tensor(values, dtype=first.dtype, device=first.device))
-    return stacked
+                yield level, name, torch.tensor(values, dtype=first.dtype, device=first.device)
 
 
 def unstack(stacked: Ladder, ladders: Sequence[Ladder]) -> list[Ladder]:
@@ -91,8 +104,10 @@ class Fleet:
         self.device = streams.examples.rows.device
         self.ladder = stack(ladders).train()
         self.rate = torch.zeros((), device=self.device)
-        self.optimizer = torch.optim.Adam(self.ladder.parameters(), lr=self.rate, fused=True, capturable=capturable)
+        self.capturable = capturable
+        self.optimizer = self._adam(self.ladder.parameters())
         self.costs: Callable[..., Costs] = self.ladder.costs
+        self._steps: list[Tensor] = []
 
     def train_epoch(self, rates: Tensor) -> Tensor:
         """One pass over the unlabelled rows.
@@ -113,7 +128,7 @@ class Fleet:
 
     def update(self, batch: Batch, rate: Tensor) -> Tensor:
         """Take one step; the costs before it, ``(*members, 1 + levels)``, supervised first."""
-        self.optimizer.zero_grad()
+        self.ladder.zero_grad()
         costs = self.costs(**batch._asdict())
         costs.total.sum().backward()
         if rate.dim():
@@ -125,13 +140,24 @@ class Fleet:
 
     @torch.no_grad()
     def _step_at_rates(self, rates: Tensor) -> None:
-        """A step at a rate of one, of which each member goes only as far as its own rate says."""
-        before = [parameter.detach().clone() for parameter in self.ladder.parameters()]
+        """A step at a rate of one, of which each member goes only as far as its own rate says.
+
+        Zeros take that step in the weights' stead, so that Ctrl-C finds the weights where they belong at any time.
+        """
+        parameters = list(self.ladder.parameters())
+        if not self._steps:
+            self._steps = [torch.zeros_like(parameter) for parameter in parameters]
+            self.optimizer = self._adam(self._steps)
+        for step, parameter in zip(self._steps, parameters, strict=True):
+            step.grad = parameter.grad
         self.rate.fill_(1.0)
         self.optimizer.step()
-        for parameter, start in zip(self.ladder.parameters(), before, strict=True):
-            share = rates.to(parameter.dtype).view(-1, *[1] * (parameter.dim() - 1))
-            parameter.copy_(torch.lerp(start, parameter, share))
+        for step, parameter in zip(self._steps, parameters, strict=True):
+            parameter.addcmul_(step, rates.to(parameter.dtype).view(-1, *[1] * (parameter.dim() - 1)))
+            step.zero_()
+
+    def _adam(self, parameters: Iterable[Tensor]) -> torch.optim.Adam:
+        return torch.optim.Adam(parameters, lr=self.rate, fused=True, capturable=self.capturable)
 
     def stacked(self) -> Ladder:
         """All members as they are now, as one ladder; `calibrate` and eval mode may be used, and put back."""
