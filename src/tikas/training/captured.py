@@ -1,6 +1,7 @@
 """A fleet on a GPU: a block of updates is captured once as a CUDA graph, and replayed."""
 
 from collections.abc import Sequence
+from copy import deepcopy
 from typing import Any
 
 import torch
@@ -8,7 +9,7 @@ from torch import Tensor, nn
 
 from tikas.data.streams import Streams
 from tikas.model.ladder import Costs, Ladder
-from tikas.training.fleet import Fleet, stack
+from tikas.training.fleet import Fleet, own_settings, stack, with_tensors
 
 
 class CapturedFleet(Fleet):
@@ -84,19 +85,28 @@ class CapturedFleet(Fleet):
         self.labeled_rows = self.streams.labeled_plan[:block].clone()
         self.rates = torch.zeros(rates.shape, device=self.device)
         self.streams.noise.zero_()
-        side = torch.cuda.Stream(self.device)
-        side.wait_stream(torch.cuda.current_stream(self.device))
-        with torch.cuda.stream(side):
+        here = torch.cuda.current_stream(self.device)
+        lane = self._lane(here)
+        lane.wait_stream(here)
+        with torch.cuda.stream(lane):
             for place in range(min(3, block)):
                 self.update_in_place(place)
-        torch.cuda.current_stream(self.device).wait_stream(side)
+        here.wait_stream(lane)
         graph = torch.cuda.CUDAGraph()
         # Other threads may train on other GPUs meanwhile; what they do is none of this capture's business.
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        with torch.cuda.graph(graph, stream=lane, capture_error_mode="thread_local"):
             for place in range(block):
                 self.update_in_place(place)
         self.forget_warm_up()
         self.graph = graph
+
+    def _lane(self, here: torch.cuda.Stream) -> torch.cuda.Stream:
+        """The stream to capture on: this one, or one of this fleet's own where this is the default, which cannot be.
+
+        Never the one stream that torch would capture all graphs of a process on. It belongs to one GPU, and products
+        captured on the same stream share their scratch memory: replayed side by side they would write over each other.
+        """
+        return torch.cuda.Stream(self.device) if here == torch.cuda.default_stream(self.device) else here
 
     def update_in_place(self, place: int) -> None:
         """Take one step with the rows, the noise and the rate at this place of the block, and record its costs."""
@@ -122,8 +132,13 @@ class SideBySide(Fleet):
         self.members = len(ladders)
         self.member_dims = (len(ladders),)
         self.device = streams.examples.rows.device
+        streams.noise = streams.noise.new_empty(0)  # every member draws its own, and all of it again is gigabytes
+        copies = [deepcopy(ladder) for ladder in ladders]
+        for level, name, values in own_settings(ladders):  # as tensors, or each would be compiled for itself
+            for ladder, value in zip(copies, values, strict=True):
+                setattr(ladder.rungs[level], name, value)
         self._fleets = [
-            CapturedFleet([ladder], streams.alone(member), **settings) for member, ladder in enumerate(ladders)
+            CapturedFleet([ladder], streams.alone(member), **settings) for member, ladder in enumerate(copies)
         ]
         self._lanes = [torch.cuda.Stream(self.device) for _ in ladders]
 
@@ -131,16 +146,21 @@ class SideBySide(Fleet):
         rates = rates.view(len(rates), -1).expand(-1, self.members)
         here = torch.cuda.current_stream(self.device)
         costs = []
-        for member, (fleet, lane) in enumerate(zip(self._fleets, self._lanes, strict=True)):
-            lane.wait_stream(here)
-            with torch.cuda.stream(lane):
-                costs.append(fleet.train_epoch(rates[:, member].contiguous()))
-        for lane in self._lanes:
-            here.wait_stream(lane)
+        try:
+            for member, (fleet, lane) in enumerate(zip(self._fleets, self._lanes, strict=True)):
+                lane.wait_stream(here)
+                with torch.cuda.stream(lane):
+                    costs.append(fleet.train_epoch(rates[:, member].contiguous()))
+        finally:  # after Ctrl-C too: what comes next reads the weights that these streams write
+            for lane in self._lanes:
+                here.wait_stream(lane)
         return torch.stack(costs, 1)
 
     def stacked(self) -> Ladder:
         return stack(self.disband())
 
     def disband(self) -> list[Ladder]:
-        return [fleet.disband()[0] for fleet in self._fleets]
+        return [
+            with_tensors(ladder, {name: tensor.clone() for name, tensor in fleet.ladder.state_dict().items()})
+            for fleet, ladder in zip(self._fleets, self.ladders, strict=True)
+        ]
