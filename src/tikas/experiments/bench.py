@@ -31,6 +31,20 @@ MANY_UPDATES = 100_000
 """So long a run that the engine compiles for it."""
 
 
+WORDS = {
+    "program": "{}",
+    "dtype": "{}",
+    "rows": "{} rows",
+    "unit": "{}",
+    "exponent": "{:.2f}",
+    "warm_up_seconds": "warm-up {:.1f} s",
+    "utilisation": "{:.1%} of a large product",
+    "teraflops": "{:.3g} TFLOP/s",
+    "gigaflop_of_an_update": "{:.3g} GFLOP an update",
+}
+"""How details are said to people; a record has them all, by their names."""
+
+
 @dataclass(frozen=True)
 class Side:
     """Something to be timed: what one block of it runs, and how many units of work that is."""
@@ -79,12 +93,11 @@ class Figure:
 
         Examples
         --------
-        >>> Figure("fleets", "4 seeds", details={"program": "plain", "warm_up_seconds": 0.01234, "members": 4}).said
-        'program plain, warm-up seconds 0.0123, members 4'
+        >>> Figure("fleets", "4 seeds", details={"program": "plain", "warm_up_seconds": 2.345, "members": 4}).said
+        'plain, warm-up 2.3 s'
         """
-        names = {name: name.replace("warm_up", "warm-up").replace("_", " ") for name in self.details}
-        shown = {name: f"{v:.3g}" if isinstance(v, float) else str(v) for name, v in self.details.items()}
-        return ", ".join(f"{names[name]} {shown[name]}" for name in shown)
+        shown = ((name, value) for name, value in self.details.items() if name in WORDS)
+        return ", ".join(WORDS[name].format(value) for name, value in shown)
 
     def record(self, device: torch.device, *, quick: bool) -> dict[str, Any]:
         """What goes to the results: the line itself, the hardware and the versions."""

@@ -41,7 +41,7 @@ def line_of(figure: Figure) -> str:
     Examples
     --------
     >>> line_of(Figure("engine", "engine", 12.5, 2.5, "plain PyTorch", {"program": "compiled"}))
-    'engine                        12.5 ms      2.50 × plain PyTorch     program compiled'
+    'engine                        12.5 ms      2.50 × plain PyTorch     compiled'
     """
     ms = "" if figure.ms is None else f"{figure.ms:.4g} ms"
     return f"{figure.what:<24}{ms:>13}      {ratio_of(figure):<25}{figure.said}".rstrip()
