@@ -57,6 +57,7 @@ def test_rows_of_another_shape_are_refused_with_both_shapes(given, shape, messag
 def test_the_columns_of_images_are_their_channels():
     columns = as_columns(IMAGES)
     assert (columns[:, 1] == np.concatenate([image[1].ravel() for image in IMAGES])).all()
+    assert len(as_columns(np.zeros((50_000, 1, 2, 2)))) == 4 * 1924  # every 26th
 
 
 def test_data_are_told_by_their_names(tmp_path, monkeypatch):
