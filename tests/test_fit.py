@@ -204,7 +204,7 @@ def test_the_last_validation_error_is_that_of_the_ladder_that_comes_back(task):
 
 
 def test_members_of_other_sizes_are_refused():
-    with pytest.raises(ValueError, match="equally many .* Fit those apart"):
+    with pytest.raises(ValueError, match=r"equally many .* Fit those apart"):
         fit(blobs(), [SPLIT, HELD_OUT], RECIPE, [0, 1], device="cpu")
 
 
@@ -396,6 +396,22 @@ def test_what_is_kept_at_ctrl_c_is_what_a_shorter_training_would_have_given():
     assert costs_of(cut.histories[0]) == costs_of(short.histories[0])
 
 
+def test_ctrl_c_while_the_trained_ladders_are_calibrated_loses_nothing(monkeypatch):
+    whole = train()
+    calibrate, calls = Ladder.calibrate, []
+
+    def press_once(ladder: Ladder, rows: Tensor) -> Ladder:
+        calls.append(rows)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        return calibrate(ladder, rows)
+
+    monkeypatch.setattr(Ladder, "calibrate", press_once)
+    pressed = train()
+    assert same_state(pressed.ladders[0], whole.ladders[0])
+    assert not pressed.interrupted
+
+
 def stopped(**arguments) -> str:
     with pytest.raises(TrainingDivergedError) as caught:
         train(**arguments)
@@ -434,8 +450,8 @@ def test_the_member_that_stopped_a_fleet_is_told():
     bad = np.setdiff1d(chosen[1].labeled, chosen[0].labeled)[0]
     examples.targets[bad] = 1e25
     recipe = replace(RECIPE, task="regression", labeled_batch_size=18)
-    with pytest.raises(TrainingDivergedError, match=r"stopped in epoch 1, update 1, member 1: the supervised cost "):
-        fit(examples, chosen, recipe, [0, 1], device="cpu")
+    with pytest.raises(TrainingDivergedError, match=r"in epoch 1, update 1 of the member with seed 8: the supervised"):
+        fit(examples, chosen, recipe, [7, 8], device="cpu")
 
 
 def test_weights_that_the_last_update_ruined_stop_the_training_too():

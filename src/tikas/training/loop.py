@@ -14,6 +14,7 @@ from torch import Tensor
 from tikas.data.splits import Split
 from tikas.data.streams import Examples, Streams
 from tikas.model.ladder import Ladder
+from tikas.training.devices import full_precision
 from tikas.training.engine import UPDATES_IN_A_REPLAY, launch, suitable_arithmetic
 from tikas.training.fleet import Fleet
 from tikas.training.recipe import Recipe
@@ -46,7 +47,8 @@ class Trained(NamedTuple):
         For each seed a list of dicts, one an epoch: ``epoch``, ``learning_rate``, ``total``, ``supervised``,
         ``denoising`` (a list from the input up), ``seconds``, and ``validation_error`` where rows were held out.
     interrupted
-        Whether Ctrl-C ended it before its last epoch.
+        Whether Ctrl-C ended it before its last epoch. A member whose fleet had not begun then has an empty history, and
+        its first weights.
     """
 
     ladders: list[Ladder]
@@ -118,11 +120,23 @@ def train(job: Job, device: torch.device, on_epoch: Callable[[History], None], s
         except KeyboardInterrupt:
             stop.set()
     ladders = fleet.disband()
-    _check_weights(ladders, recipe)
-    for ladder, split in zip(ladders, job.splits, strict=True):
-        chosen = split.labeled if recipe.calibration == "labeled" else split.unlabeled
-        ladder.calibrate(job.examples.rows[torch.as_tensor(chosen, device=device)]).eval().cpu()
+    _check_weights(ladders, job)
+    try:
+        _calibrate(ladders, job)
+    except KeyboardInterrupt:  # there is little left to do, and everything to lose
+        stop.set()
+        _calibrate(ladders, job)
     return Trained(ladders, histories, interrupted=len(histories[0]) < recipe.epochs)
+
+
+def _calibrate(ladders: Sequence[Ladder], job: Job) -> None:
+    """Bring trained ladders into eval mode, with the statistics of the rows that each has seen, and to the CPU."""
+    rows = job.examples.rows
+    for ladder, split in zip(ladders, job.splits, strict=True):
+        chosen = split.labeled if job.recipes[0].calibration == "labeled" else split.unlabeled
+        with full_precision():
+            ladder.to(rows.device).calibrate(rows[torch.as_tensor(chosen, device=rows.device)])
+        ladder.eval().cpu()
 
 
 def _train_epoch(fleet: Fleet, job: Job, epoch: int) -> History:
@@ -132,7 +146,7 @@ def _train_epoch(fleet: Fleet, job: Job, epoch: int) -> History:
     rates = _rates(job.recipes, (epoch - 1) * updates, updates)
     costs = fleet.train_epoch(rates if len(set(job.recipes)) > 1 else rates[:, 0])
     costs = costs.view(updates, fleet.members, -1).double().cpu()
-    _check_finite(costs, epoch, job.recipes[0])
+    _check_finite(costs, epoch, job)
     seconds = time.perf_counter() - started
     return [
         {
@@ -171,25 +185,32 @@ def _take_over(ladder: Ladder, earlier: Ladder) -> None:
         ) from error
 
 
-def _check_finite(costs: Tensor, epoch: int, recipe: Recipe) -> None:
+def _check_finite(costs: Tensor, epoch: int, job: Job) -> None:
     """Stop when a cost ``(updates, members, 1 + levels)`` is no longer a number, and say which went first."""
     if bool(costs.isfinite().all()):
         return
     update, member, cost = (~costs.isfinite()).nonzero()[0].tolist()
     name = "the supervised cost" if cost == 0 else f"the denoising cost of level {cost - 1}"
-    place = f"epoch {epoch}, update {update + 1}" + (f", member {member}" if costs.shape[1] > 1 else "")
-    raise TrainingDivergedError(f"Training stopped in {place}: {name} was no longer a finite number. {_advice(recipe)}")
+    raise TrainingDivergedError(
+        f"Training stopped in epoch {epoch}, update {update + 1}{_whose(member, job)}: {name} was no longer a finite "
+        f"number. {_advice(job.recipes[member])}"
+    )
 
 
-def _check_weights(ladders: Sequence[Ladder], recipe: Recipe) -> None:
+def _check_weights(ladders: Sequence[Ladder], job: Job) -> None:
     """The costs show an update's damage only in the next one; after the last, the weights themselves are looked at."""
     for member, ladder in enumerate(ladders):
         for name, parameter in ladder.named_parameters():
             if not bool(parameter.isfinite().all()):
-                whose = f" of member {member}" if len(ladders) > 1 else ""
                 raise TrainingDivergedError(
-                    f"After the last update {name}{whose} was no longer finite. {_advice(recipe)}"
+                    f"After the last update{_whose(member, job)} {name} was no longer finite. "
+                    f"{_advice(job.recipes[member])}"
                 )
+
+
+def _whose(member: int, job: Job) -> str:
+    """Which of several members it is, by its seed: its number would be that in its own fleet."""
+    return f" of the member with seed {job.seeds[member]}" if len(job.seeds) > 1 else ""
 
 
 def _advice(recipe: Recipe) -> str:
