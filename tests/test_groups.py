@@ -1,5 +1,6 @@
 """Members spread over fleets and devices learn what they would have learnt as one fleet, and come back in order."""
 
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from threading import Event
@@ -11,9 +12,10 @@ import torch
 from tikas.data.splits import split
 from tikas.data.streams import Examples
 from tikas.model.ladder import Ladder
-from tikas.training import groups
+from tikas.training import groups, loop
+from tikas.training.engine import launch as launch_fleet
 from tikas.training.fit import OF_A_MEMBER, fit
-from tikas.training.fleet import build_ladder
+from tikas.training.fleet import Fleet, build_ladder
 from tikas.training.groups import bytes_of_a_member, suitable_devices, train_in_groups
 from tikas.training.loop import History, Job, Progress, Trained
 from tikas.training.loop import train as train_one_fleet
@@ -205,6 +207,70 @@ def test_out_of_memory_halfway_splits_and_goes_on(monkeypatch, room, expected):
     assert tried == expected
 
 
+def fails_once(monkeypatch: pytest.MonkeyPatch, fail: Callable[[], None]) -> list[list[int]]:
+    """A device on which the first fleet fails so; the seeds of all that were tried on it."""
+    tried: list[list[int]] = []
+
+    def train(job: Job, *rest: object) -> Trained:
+        tried.append(list(job.seeds))
+        if len(tried) == 1:
+            fail()
+        return train_one_fleet(job, *rest)
+
+    monkeypatch.setattr(groups, "train", train)
+    return tried
+
+
+def test_a_capture_that_ends_badly_for_want_of_memory_splits_too(monkeypatch):
+    """Leaving a capture that ran out of memory raises an error of its own, in which that one is hidden."""
+
+    def fail() -> None:
+        try:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        finally:
+            raise RuntimeError("operation failed due to a previous error during capture")
+
+    tried = fails_once(monkeypatch, fail)
+    together()
+    assert tried == [SEEDS, SEEDS[:2], SEEDS[2:]]
+
+
+def test_want_of_memory_on_a_cpu_splits_too(monkeypatch):
+    tried = fails_once(monkeypatch, lambda: torch.empty(2**52))
+    together()
+    assert tried == [SEEDS, SEEDS[:2], SEEDS[2:]]
+
+
+def test_any_other_error_does_not_split(monkeypatch):
+    tried = fails_once(monkeypatch, lambda: torch.zeros(2) @ torch.zeros(3))
+    with pytest.raises(RuntimeError, match="inconsistent tensor size"):
+        together()
+    assert tried == [SEEDS]
+
+
+def test_nothing_of_a_fleet_that_failed_is_left_when_the_next_one_begins(monkeypatch):
+    """Neither what its error's traceback holds, nor what holds itself in a circle, as compiled fleets do."""
+
+    class Large:
+        def __init__(self) -> None:
+            self.itself = self
+
+    remembered: list[weakref.ref[Large]] = []
+    left: list[bool] = []
+
+    def train(job: Job, *rest: object) -> Trained:
+        left.extend(reference() is not None for reference in remembered)
+        if not remembered:
+            large = Large()
+            remembered.append(weakref.ref(large))
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return train_one_fleet(job, *rest)
+
+    monkeypatch.setattr(groups, "train", train)
+    together()
+    assert left == [False, False]
+
+
 def test_a_member_that_does_not_fit_alone_is_an_error(monkeypatch):
     out_of_memory_beyond(0, monkeypatch)
     with pytest.raises(torch.OutOfMemoryError):
@@ -254,6 +320,45 @@ def test_an_error_on_one_device_is_raised_and_ends_the_others(monkeypatch):
     assert epochs == [0]
 
 
+def test_an_error_on_a_later_device_ends_those_before_it(monkeypatch):
+    def train(job: Job, device: torch.device, on_epoch: Callable[[History], None], stop: Event) -> Trained:
+        if SEEDS[-1] in job.seeds:
+            raise ArithmeticError("no longer finite")
+        assert stop.wait(timeout=10)
+        return train_one_fleet(job, device, on_epoch, stop)
+
+    monkeypatch.setattr(groups, "train", train)
+    with pytest.raises(ArithmeticError, match="no longer finite"):
+        train_in_groups(job(), [CPU] * 2, None)
+
+
+def test_precision_is_afterwards_what_it_was_however_the_fleets_of_two_devices_overlap(monkeypatch):
+    """The second begins with what the first has set, and puts that back when the first is gone."""
+    began, ended = Event(), Event()
+
+    def train(job: Job, *rest: object) -> Trained:
+        if SEEDS[0] in job.seeds:
+            torch.set_float32_matmul_precision("high")
+            began.set()
+            trained = train_one_fleet(job, *rest)
+            torch.set_float32_matmul_precision("highest")
+            ended.set()
+            return trained
+        assert began.wait(timeout=10)
+        trained = train_one_fleet(job, *rest)
+        assert ended.wait(timeout=10)
+        torch.set_float32_matmul_precision("high")
+        return trained
+
+    monkeypatch.setattr(groups, "train", train)
+    try:
+        torch.set_float32_matmul_precision("highest")
+        train_in_groups(job(), [CPU] * 2, None)
+        assert torch.get_float32_matmul_precision() == "highest"
+    finally:
+        torch.set_float32_matmul_precision("highest")
+
+
 # Ctrl-C.
 
 
@@ -278,6 +383,32 @@ def test_ctrl_c_in_the_second_of_three_fleets_keeps_the_first_and_what_there_is_
     for member in (0, 1):
         assert farthest(cut.ladders[member], whole.ladders[member]) < ROUNDING
     assert all(ladder(examples().rows).isfinite().all() for ladder in cut.ladders)
+
+
+def test_ctrl_c_while_the_second_fleet_gets_ready_keeps_the_first(monkeypatch):
+    room_for(2.5, monkeypatch)
+    launched: list[object] = []
+
+    def launch(*arguments: object, **more: object) -> Fleet:
+        launched.append(arguments)
+        if len(launched) == 2:
+            raise KeyboardInterrupt
+        return launch_fleet(*arguments, **more)
+
+    monkeypatch.setattr(loop, "launch", launch)
+    cut = together()
+    assert cut.interrupted
+    assert [len(history) for history in cut.histories] == [4, 4, 0, 0, 0]
+    assert all(ladder(examples().rows).isfinite().all() for ladder in cut.ladders)
+
+
+def test_ctrl_c_while_the_first_fleet_gets_ready_ends_everything(monkeypatch):
+    def launch(*_: object, **__: object) -> Fleet:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(loop, "launch", launch)
+    with pytest.raises(KeyboardInterrupt):
+        together()
 
 
 def test_ctrl_c_in_a_thread_stops_the_fleets_of_all_devices():

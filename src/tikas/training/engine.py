@@ -42,8 +42,8 @@ def launch(ladders: Sequence[Ladder], streams: Streams, updates: int, *, exact: 
     Returns
     -------
     Fleet
-        On a CPU the plain one, its costs compiled if that is paid back and there is a C++ compiler. On a GPU a captured
-        one; if compiling is paid back, dense ladders are written out in kernels and others compiled.
+        On a CPU the plain one, a dense ladder's costs compiled if that is paid back and there is a C++ compiler. On a
+        GPU a captured one; if compiling is paid back, dense ladders are written out in kernels and others compiled.
     """
     long = _work_of_an_update(ladders, streams) * updates >= WORTH_COMPILING
     if not isinstance(ladders[0], Ladder):  # a network that somebody else wrote may do what no compiler follows
@@ -51,6 +51,8 @@ def launch(ladders: Sequence[Ladder], streams: Streams, updates: int, *, exact: 
     if streams.examples.rows.is_cuda:
         return _launch_on_gpu(ladders, streams, long=long, exact=exact)
     fleet = Fleet(ladders, streams)
+    if on_maps(ladders[0]):  # the convolutions are a library's; on two cores compiling the rest gained nothing
+        return fleet
     if long and which("g++"):
         fleet.costs = torch.compile(fleet.ladder.costs, dynamic=False)
     elif long:
@@ -59,18 +61,28 @@ def launch(ladders: Sequence[Ladder], streams: Streams, updates: int, *, exact: 
 
 
 def _launch_on_gpu(ladders: Sequence[Ladder], streams: Streams, *, long: bool, exact: bool) -> Fleet:
-    if not find_spec("triton"):
-        if long:
-            _say_slower("Triton is not installed")
-        return CapturedFleet(ladders, streams, compiled=False)
+    if long and not find_spec("triton"):
+        _say_slower("Triton is not installed")
+        long = False
     if long:
         from tikas.training.fused import FusedFleet, can_be_fused
 
         if can_be_fused(ladders[0], streams):
             return FusedFleet(ladders, streams, torch.float32 if exact else torch.bfloat16)
-    maps = any(len(shape) > 1 for shape in ladders[0].shapes)
-    kind = SideBySide if maps and len(ladders) > 1 else CapturedFleet
+    kind = SideBySide if on_maps(ladders[0]) and len(ladders) > 1 else CapturedFleet
     return kind(ladders, streams, compiled=long, exact=exact)
+
+
+def on_maps(ladder: Ladder) -> bool:
+    """Whether a ladder has levels that are maps.
+
+    Examples
+    --------
+    >>> from tikas import Conv, Dense
+    >>> on_maps(Ladder((1, 8, 8), [Conv(4, 3), Dense(10)])), on_maps(Ladder((64,), [Dense(10)]))
+    (True, False)
+    """
+    return any(len(shape) > 1 for shape in ladder.shapes)
 
 
 def _say_slower(why: str) -> None:
@@ -84,13 +96,29 @@ def suitable_arithmetic(fleet: Fleet, *, exact: bool = False) -> Iterator[None]:
     Operations of a small fleet are over before a second thread has woken up. On two cores it gains a tenth, and when
     another process wants a core it costs half.
     """
+    with arithmetic_put_back():
+        if fleet.device.type == "cuda":
+            torch.set_float32_matmul_precision("highest" if exact else "high")
+            torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32 = True, not exact
+        elif _work_of_an_update(fleet.ladders, fleet.streams) < WORTH_THREADS:
+            torch.set_num_threads(1)
+        yield
+
+
+@contextmanager
+def arithmetic_put_back() -> Iterator[None]:
+    """Leave torch's threads and precisions afterwards as they were before, whoever sets them inside.
+
+    Examples
+    --------
+    >>> before = torch.get_float32_matmul_precision()
+    >>> with arithmetic_put_back():
+    ...     torch.set_float32_matmul_precision("medium")
+    >>> torch.get_float32_matmul_precision() == before
+    True
+    """
     threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
     convolutions = torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32
-    if fleet.device.type == "cuda":
-        torch.set_float32_matmul_precision("highest" if exact else "high")
-        torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32 = True, not exact
-    elif _work_of_an_update(fleet.ladders, fleet.streams) < WORTH_THREADS:
-        torch.set_num_threads(1)
     try:
         yield
     finally:

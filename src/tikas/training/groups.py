@@ -1,5 +1,6 @@
 """Members spread over GPUs, and over as many fleets, one after another, as memory asks for."""
 
+import gc
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +13,7 @@ import torch
 
 from tikas.model.ladder import Ladder
 from tikas.training.devices import suitable_device
-from tikas.training.engine import UPDATES_IN_A_REPLAY
+from tikas.training.engine import UPDATES_IN_A_REPLAY, arithmetic_put_back
 from tikas.training.loop import History, Job, Progress, Trained, train
 
 SHARE_OF_MEMORY = 0.9
@@ -75,7 +76,8 @@ def train_in_groups(job: Job, devices: Sequence[torch.device], on_epoch: Callabl
     if len(shares) == 1:
         parts = _train_share(job, shares[0], devices[0], reporter, stop)
     else:
-        with ThreadPoolExecutor(len(shares)) as pool:
+        # What a thread puts back may be what another one had set; how it was before all of them is known here.
+        with arithmetic_put_back(), ThreadPoolExecutor(len(shares)) as pool:
             futures = [
                 pool.submit(_train_share, job, share, device, reporter, stop)
                 for share, device in zip(shares, devices, strict=False)
@@ -85,9 +87,6 @@ def train_in_groups(job: Job, devices: Sequence[torch.device], on_epoch: Callabl
             except KeyboardInterrupt:
                 stop.set()
                 done = [future.result() for future in futures]
-            except BaseException:
-                stop.set()
-                raise
         parts = {member: part for share in done for member, part in share.items()}
     trained = [parts[member] for member in range(members)]
     return Trained(
@@ -103,6 +102,29 @@ def _train_share(
     """Train these members on one device, in as many fleets as it takes; what became of each."""
     queue = _groups(job, members, device, reporter)
     done: dict[int, Trained] = {}
+    with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+        while queue:
+            group = queue.pop(0)
+            try:
+                trained = _train_group(job.of(group), device, reporter, stop)
+            except KeyboardInterrupt:  # while a fleet got ready: those before it have learnt something
+                if stop.is_set() or not done:
+                    raise
+                stop.set()
+                trained = _train_group(job.of(group), device, reporter, stop)
+            except BaseException:
+                stop.set()  # other devices need not go on
+                raise
+            if trained is None:
+                queue = [group[: len(group) // 2], group[len(group) // 2 :], *queue]
+                continue
+            for place, member in enumerate(group):
+                done[member] = Trained([trained.ladders[place]], [trained.histories[place]], trained.interrupted)
+    return done
+
+
+def _train_group(job: Job, device: torch.device, reporter: "_Reporter", stop: Event) -> Trained | None:
+    """Train one fleet; None where it was too large for the device, and could be smaller."""
     finished = 0
 
     def on_epoch(lines: History) -> None:
@@ -110,23 +132,28 @@ def _train_share(
         finished += 1
         reporter(lines)
 
-    with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
-        while queue:
-            group = queue.pop(0)
-            reporter.starts(group)
-            finished = 0
-            try:
-                trained = train(job.of(group), device, on_epoch, stop)
-            except torch.OutOfMemoryError:
-                if len(group) == 1:
-                    raise
-                queue = [group[: len(group) // 2], group[len(group) // 2 :], *queue]
-                reporter.splits(group, finished)
-                torch.cuda.empty_cache()
-                continue
-            for place, member in enumerate(group):
-                done[member] = Trained([trained.ladders[place]], [trained.histories[place]], trained.interrupted)
-    return done
+    members = len(job.seeds)
+    reporter.starts(members)
+    try:
+        return train(job, device, on_epoch, stop)
+    except (RuntimeError, MemoryError) as error:
+        if members == 1 or not _out_of_memory(error):
+            raise
+    # Only here, where the error is gone, nothing holds on to the fleet any more but the circles that are in it.
+    reporter.splits(members, finished)
+    gc.collect()
+    torch.cuda.empty_cache()
+    return None
+
+
+def _out_of_memory(error: BaseException | None) -> bool:
+    """Whether memory was wanting, on a GPU or not, or an error came up on the way out from that, as in a capture."""
+    while error is not None:
+        wanting = isinstance(error, torch.OutOfMemoryError | MemoryError) or "DefaultCPUAllocator" in str(error)
+        if wanting:
+            return True
+        error = error.__context__
+    return False
 
 
 def _groups(job: Job, members: Sequence[int], device: torch.device, reporter: "_Reporter") -> list[list[int]]:
@@ -159,16 +186,16 @@ class _Reporter:
             self._fleets += fleets
             self._need = need
 
-    def splits(self, group: Sequence[int], lost: int) -> None:
+    def splits(self, members: int, lost: int) -> None:
         with self._lock:
             self._fleets += 1
             self._done -= lost
-        self._tell([], f"out of memory: {len(group)} members go on in two fleets")
+            self._tell([], f"out of memory: {members} members go on in two fleets")
 
-    def starts(self, group: Sequence[int]) -> None:
+    def starts(self, members: int) -> None:
         with self._lock:
             if not self._done:
-                self._tell([], f"getting ready: {len(group)} member{'s' * (len(group) > 1)}, {self._need}")
+                self._tell([], f"getting ready: {members} member{'s' * (members > 1)}, {self._need}")
 
     def __call__(self, lines: History) -> None:
         with self._lock:
