@@ -15,7 +15,7 @@ from pictures import save_digits
 from tikas.cli import Train, _parse, main
 from tikas.data.sources import load
 from tikas.data.streams import Batch
-from tikas.experiments.reproduce import CELLS
+from tikas.experiments.tasks import CELLS
 from tikas.training.fleet import Fleet
 from tikas.training.recipe import Recipe
 

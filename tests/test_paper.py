@@ -10,8 +10,8 @@ from tikas.commands.presets import preset_for
 from tikas.experiments.appendix import build_for
 from tikas.experiments.cells import Cell, Quotation, Row, Table
 from tikas.experiments.paper import TABLE_1, TABLE_2, TABLE_3, TABLE_4, TABLES, TEXT
-from tikas.experiments.reproduce import CELLS, TASKS
 from tikas.experiments.studies import STUDIES
+from tikas.experiments.tasks import CELLS, TASKS
 from tikas.training.recipe import Recipe
 
 CELL = {cell.name: cell for cell in CELLS}

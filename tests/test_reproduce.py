@@ -13,11 +13,13 @@ import pytest
 from tikas.experiments.cells import Cell
 from tikas.experiments.ledger import Ledger, recipe_key
 from tikas.experiments.preparing import rows_for
-from tikas.experiments.protocol import Setting, TrainingRows, choose, training_rows, try_setting
+from tikas.experiments.protocol import Setting, TrainingRows, choose, training_rows, try_settings
+from tikas.experiments.readings import chosen, reading
 from tikas.experiments.records import DamagedRecordWarning, append, read
-from tikas.experiments.reproduce import Task, key_of, reproduce, shortened
+from tikas.experiments.reproduce import reproduce
 from tikas.experiments.rivals import METHODS, RIVALS, Rival, measure_rival
 from tikas.experiments.run import Rows, load_rows
+from tikas.experiments.tasks import Task, families, key_of, shortened
 from tikas.training.fit import Progress
 from tikas.training.recipe import DIGITS, Recipe
 
@@ -25,6 +27,7 @@ QUICK = replace(DIGITS, network=(16,), epochs=2)
 CELL = Cell("table0/quick/50", QUICK, seeds=3)
 SETTING = Setting("study/quick/50/2", replace(QUICK, validation=300), seeds=2)
 DIGIT_ROWS = load_rows("digits")
+PROVENANCE = {"members": 1, "seconds": 1.0, "hardware": "a CPU"}
 
 
 def digits(_: Task) -> Rows:
@@ -253,9 +256,72 @@ def test_choosing_a_setting_touches_no_test_row(tmp_path: Path) -> None:
 
 
 def test_a_setting_is_judged_on_rows_that_it_was_not_trained_on() -> None:
-    trial = try_setting(SETTING, [0, 1], training_rows(DIGIT_ROWS))
-    for history, error in zip(trial.run.trained.histories, trial.validation_errors, strict=True):
+    trial = try_settings([SETTING] * 2, [0, 1], training_rows(DIGIT_ROWS))
+    for history, error in zip(trial.trained.histories, trial.validation_errors, strict=True):
         assert error == pytest.approx(history[-1]["validation_error"], abs=1e-9)
+
+
+def grid(*costs: float) -> list[Task]:
+    recipe = replace(QUICK, network=(16,), validation=300)
+    return [Setting(f"study/costs/50/{cost}", replace(recipe, costs=cost), seeds=2) for cost in costs]
+
+
+def test_settings_of_a_study_train_as_one_fleet_and_each_learns_what_it_would_alone(tmp_path: Path) -> None:
+    together, alone, lines = tmp_path / "together.jsonl", tmp_path / "alone.jsonl", list[str]()
+    tasks = [*grid(0.1, 10.0), *grid(0)]  # the last has another program: no denoiser
+    assert reproduce(tasks, Ledger(), together, digits, tell=lines.append).measured == 6
+    assert [record["members"] for record in read(together)] == [4, 4, 4, 4, 2, 2]
+    assert [line.split(":")[0] for line in lines] == [f"{task.name}, 2 seeds" for task in tasks]
+    for task in tasks:
+        reproduce([task], Ledger(), alone, digits, most=1)
+    for one, other in zip(read(together), read(alone), strict=True):
+        assert (one["cell"], one["recipe"], one["seed"]) == (other["cell"], other["recipe"], other["seed"])
+        assert one["costs"]["total"] == pytest.approx(other["costs"]["total"], rel=1e-4)
+        assert one["validation_error"] == pytest.approx(other["validation_error"], abs=0.67)  # two rows of 300
+
+
+def test_a_study_that_was_interrupted_goes_on_with_the_members_that_it_lacks(tmp_path: Path) -> None:
+    out, tasks = tmp_path / "paper.jsonl", grid(0.1, 1.0, 10.0)
+    reproduce([tasks[1]], Ledger(), out, digits, seeds=1)
+    outcome = reproduce(tasks, Ledger.read(out), out, digits, most=3)
+    assert (outcome.measured, outcome.finished_before) == (5, 1)
+    assert [record["members"] for record in read(out)] == [1, 3, 3, 3, 2, 2]
+    assert len({(record["cell"], record["seed"]) for record in read(out)}) == 6
+
+
+def test_a_setting_that_diverges_does_not_take_the_others_of_its_fleet_along(tmp_path: Path) -> None:
+    calm, wild = grid(0.1, 1.0)
+    assert isinstance(wild, Setting)
+    wild = replace(wild, recipe=replace(wild.recipe, learning_rate=1e30))
+    lines = list[str]()
+    outcome = reproduce([wild, calm], Ledger(), tmp_path / "paper.jsonl", digits, tell=lines.append)
+    assert [name for name, _ in outcome.failures] == [wild.name]
+    assert [record["cell"] for record in read(tmp_path / "paper.jsonl")] == [calm.name] * 2
+    assert "one after another" in lines[0]
+
+
+def test_autoencoders_of_several_weights_train_apart() -> None:
+    one, other = (replace(SETTING, attached=1, recipe=replace(SETTING.recipe, costs=(cost, 0))) for cost in (1, 10))
+    assert [len(family) for family in families([one, other])] == [1, 1]
+    with pytest.raises(ValueError, match="cannot train as one program"):
+        try_settings([one, other], [0, 0], training_rows(DIGIT_ROWS))
+
+
+def test_members_that_were_finished_before_an_interruption_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory may part a fleet in two; here Ctrl-C comes while the second part trains."""
+    monkeypatch.setattr("tikas.training.groups.free_bytes", lambda _: 1)
+    lines = list[int]()
+
+    def interrupt(progress: Progress) -> None:
+        lines.extend(line["epoch"] for line in progress.members)
+        if len(lines) == 3:
+            raise KeyboardInterrupt
+
+    out = tmp_path / "paper.jsonl"
+    assert reproduce([CELL], Ledger(), out, digits, watch=lambda _: nullcontext(interrupt)).interrupted
+    assert seeds_of(out) == [0]
 
 
 def test_a_setting_without_held_out_rows_is_refused() -> None:
@@ -264,7 +330,16 @@ def test_a_setting_without_held_out_rows_is_refused() -> None:
 
 
 def test_the_lowest_mean_validation_error_is_chosen() -> None:
-    assert choose({"a": [3.0, 1.0], "b": [1.9, 1.9], "c": [0.5, 9.0]}) == "b"
+    a, b, c = (replace(SETTING, name=f"study/quick/50/{name}") for name in "abc")
+    assert choose({a: [3.0, 1.0], b: [1.9, 1.9], c: [0.5, 9.0]}) == b
+
+
+def test_nothing_is_chosen_among_cells_which_have_test_errors() -> None:
+    ledger = Ledger.of([{"recipe": json.loads(QUICK.to_json()), "seed": 0, "test_error": 1.0, **PROVENANCE}])
+    assert reading(CELL, ledger) is not None
+    for choice in (lambda: choose({CELL: [1.0]}), lambda: chosen([CELL], ledger)):  # type: ignore[dict-item, list-item]
+        with pytest.raises(TypeError, match="which hold out training rows"):
+            choice()
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -17,9 +17,9 @@ from tikas.experiments.compare import Summary, p_value, verdict
 from tikas.experiments.ledger import Ledger
 from tikas.experiments.readings import chosen, judge, reading, reference
 from tikas.experiments.records import append
-from tikas.experiments.reproduce import CELLS
 from tikas.experiments.rivals import RIVALS
 from tikas.experiments.studies import STUDIES
+from tikas.experiments.tasks import CELLS
 from tikas.training.recipe import Recipe
 from tikas.views.results import results_page
 
@@ -178,7 +178,10 @@ def test_a_study_chooses_only_when_all_of_its_settings_were_tried() -> None:
         for setting in settings
     ]
     assert chosen(settings, Ledger.of(tried[:-1])) is None
-    assert chosen(settings, Ledger.of(tried)) == "study/gamma/100/2"
+    choice = chosen(settings, Ledger.of(tried))
+    assert choice is not None
+    assert choice.name == "study/gamma/100/2"
+    assert chosen(settings, Ledger.of([*tried, {**tried[0], "seed": 1}])) is None, "not on the same held-out rows"
     page = results_page(Ledger.of(tried))
     assert "| **2** (chosen) | 0.000 |" in page
 
@@ -231,8 +234,8 @@ def test_a_command_runs_what_its_names_ask_for_and_goes_on_where_it_stopped(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     quick = Cell("table1/quick/50", Recipe(data="digits", labels=50, network=(16,), epochs=1), Published(5.0), seeds=2)
-    monkeypatch.setattr("tikas.experiments.reproduce.TASKS", (quick, *RIVALS, *STUDIES))
-    monkeypatch.setattr("tikas.experiments.reproduce.CELLS", (quick,))
+    monkeypatch.setattr("tikas.experiments.tasks.TASKS", (quick, *RIVALS, *STUDIES))
+    monkeypatch.setattr("tikas.experiments.tasks.CELLS", (quick,))
     for _ in range(2):
         assert reproduce(Reproduce(("table1",), results=tmp_path, quiet=True, device="cpu")) == 0
     said = capsys.readouterr().out

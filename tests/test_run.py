@@ -14,7 +14,7 @@ from tikas.data.preprocess import ScaleWarning
 from tikas.data.sources import load
 from tikas.data.splits import split
 from tikas.experiments.preparing import rows_for
-from tikas.experiments.protocol import Setting, training_rows, try_setting
+from tikas.experiments.protocol import Setting, training_rows, try_settings
 from tikas.experiments.records import append, member_records, read
 from tikas.experiments.run import load_rows, run
 from tikas.saving import write_model
@@ -72,13 +72,15 @@ def test_whitened_rows_and_recipe_go_together() -> None:
         run(whiten, [0], load_rows("digits"))
     with pytest.raises(ValueError, match="preprocess='none', and these rows are whitened"):
         run(QUICK, [0], rows_for(whiten))
-    trial = try_setting(
-        Setting("a/study", replace(whiten, validation=300, epochs=1)), [0], training_rows(rows_for(whiten))
-    )
-    raw = load_rows("digits")
-    held_out = split(raw.train_y, 50, validation=300, seed=0).validation
-    wrong = trial.run.classifier.predict(raw.train_x[held_out]) != raw.classes[raw.train_y[held_out]]
-    assert 100 * wrong.mean() == pytest.approx(trial.validation_errors[0], abs=0.34)  # one row in 300: rounding
+    setting = Setting("a/study", replace(whiten, validation=300, epochs=1))
+    trial = try_settings([setting], [0], training_rows(rows_for(whiten)))
+    whitened = rows_for(whiten)
+    held_out = split(whitened.train_y, 50, validation=300, seed=0).validation
+    outputs = trial.trained.ladders[0](torch.from_numpy(whitened.train_x[held_out]))
+    wrong = outputs.argmax(-1).numpy() != whitened.train_y[held_out]
+    assert 100 * wrong.mean() == pytest.approx(trial.validation_errors[0], abs=1e-6)
+    with pytest.raises(ValueError, match=r"preprocess='whiten'.*rows_for"):
+        try_settings([setting], [0], training_rows(load_rows("digits")))
 
 
 def test_a_folder_of_images_is_a_source(tmp_path: Path) -> None:

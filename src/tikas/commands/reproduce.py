@@ -12,8 +12,9 @@ from tyro.conf import FlagCreatePairsOff, Positional, arg
 
 if TYPE_CHECKING:
     from tikas.experiments.ledger import Ledger
-    from tikas.experiments.reproduce import Outcome, Task
+    from tikas.experiments.reproduce import Outcome
     from tikas.experiments.run import Rows
+    from tikas.experiments.tasks import Task
 
 INTERRUPTED = 130
 FAILED = 1
@@ -93,7 +94,7 @@ def reproduce(command: Reproduce) -> int:
 
 def _tasks(command: Reproduce) -> list[Task]:
     from tikas.experiments.cells import select
-    from tikas.experiments.reproduce import CELLS, TASKS, shortened
+    from tikas.experiments.tasks import CELLS, TASKS, shortened
 
     named = select(TASKS, [name for name in command.names if name != "all"])
     chosen = [task for task in TASKS if task in named or ("all" in command.names and task in CELLS)]
@@ -144,7 +145,7 @@ def _listing(ledger: Ledger) -> list[str]:
     """A line for every task: its name, how many of its seeds are there, and the published figure."""
     from tikas.experiments.cells import Cell
     from tikas.experiments.readings import in_words, reading
-    from tikas.experiments.reproduce import TASKS
+    from tikas.experiments.tasks import TASKS
 
     lines = []
     for task in TASKS:

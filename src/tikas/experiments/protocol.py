@@ -7,18 +7,21 @@ function that takes test rows and chooses.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from statistics import mean
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from tikas.data.splits import split
+from tikas.data.streams import Examples
 from tikas.data.whitening import Whitening
 from tikas.experiments.appendix import build_for
-from tikas.experiments.run import Rows, Run, error_on, run
-from tikas.training.fit import Progress
+from tikas.experiments.run import Rows, error_on
+from tikas.training.fit import OF_A_MEMBER, Progress, Trained, fit
 from tikas.training.recipe import Recipe
 
 HELD_OUT = 10_000
@@ -56,6 +59,21 @@ class Setting:
         """The name of the study that this is a point of."""
         return self.name.rpartition("/")[0]
 
+    @property
+    def program(self) -> Hashable:
+        """Settings that have it in common can train as one fleet: they differ in numbers that each member is told.
+
+        Examples
+        --------
+        >>> low, high, none = (Setting("study/cost", Recipe(costs=cost, validation=10)) for cost in (0.5, 2, 0))
+        >>> low.program == high.program, low.program == none.program
+        (True, False)
+        """
+        if self.attached is not None:  # an autoencoder's weight is not one of those numbers
+            return self
+        alike = (getattr(self.recipe, field.name) for field in fields(Recipe) if field.name not in OF_A_MEMBER)
+        return self.study, *alike, *(weight > 0 for weight in self.recipe.levels_of_costs())
+
 
 @dataclass(frozen=True, eq=False)
 class TrainingRows:
@@ -69,10 +87,12 @@ class TrainingRows:
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """What a setting gave: the run, and each seed's error on the rows that were held out for it, in percent."""
+    """What settings gave: the members, each one's error on the rows that were held out for it, and the time of all."""
 
-    run: Run
+    trained: Trained
     validation_errors: list[float]
+    """In percent."""
+    seconds: float
 
 
 def training_rows(rows: Rows) -> TrainingRows:
@@ -88,41 +108,82 @@ def training_rows(rows: Rows) -> TrainingRows:
     return TrainingRows(rows.train_x, rows.train_y, rows.classes, rows.whitening)
 
 
-def try_setting(
-    setting: Setting,
+def try_settings(
+    settings: Sequence[Setting],
     seeds: Sequence[int],
     rows: TrainingRows,
     *,
     device: str | None = None,
     on_epoch: Callable[[Progress], None] | None = None,
 ) -> Trial:
-    """Train one member for every seed, which also decides which rows are held out, and measure each on those.
+    """Train a member for each setting and its seed, all as one fleet, and measure each on the rows held out for it.
+
+    Parameters
+    ----------
+    settings, seeds
+        One of each for a member. The settings are all of one `program`; a seed decides on the rows that are held out
+        too.
+    rows
+        To train on and to hold out from.
+    device
+        Where to train; by default on a GPU if there is one.
+    on_epoch
+        Called after every epoch.
+
+    Raises
+    ------
+    ValueError
+        Where the settings are of several programs, or the rows are not preprocessed as they say.
 
     Examples
     --------
+    >>> from dataclasses import replace
     >>> from tikas.experiments.run import load_rows
     >>> recipe = Recipe(data="digits", labels=50, validation=300, network=(32,), epochs=1)
-    >>> trial = try_setting(Setting("study/digits/50/quick", recipe), [0], training_rows(load_rows("digits")))
-    >>> len(trial.validation_errors), trial.run.test_errors
-    (1, [])
+    >>> grid = [Setting(f"study/noise/50/{noise}", replace(recipe, noise=noise)) for noise in (0.1, 0.2)]
+    >>> len(try_settings(grid, [0, 0], training_rows(load_rows("digits"))).validation_errors)
+    2
     """
-    recipe = setting.recipe
-    untested = Rows(rows.x, rows.y, rows.classes, rows.x[:0], rows.y[:0], whitening=rows.whitening)
-    outcome = run(recipe, seeds, untested, device=device, on_epoch=on_epoch, build=build_for(setting.attached))
+    recipe = settings[0].recipe
+    if len({setting.program for setting in settings}) > 1:
+        raise ValueError(f"{settings[0].name} and others cannot train as one program. Try them one after another.")
+    if (recipe.preprocess == "whiten") != (rows.whitening is not None):
+        raise ValueError(f"{settings[0].name}: preprocess={recipe.preprocess!r}. Load the rows with rows_for(recipe).")
+    started = time.perf_counter()
     labels = None if recipe.labels == "all" else recipe.labels
-    errors = []
-    for seed, ladder in zip(seeds, outcome.trained.ladders, strict=True):
-        held_out = split(rows.y, labels, validation=recipe.validation, seed=seed).validation
-        errors.append(error_on(ladder, rows.x[held_out], rows.y[held_out], device))
-    return Trial(outcome, errors)
+    splits = [split(rows.y, labels, validation=recipe.validation, seed=seed) for seed in seeds]
+    trained = fit(
+        Examples(torch.from_numpy(rows.x), torch.from_numpy(rows.y), len(rows.classes)),
+        splits,
+        [setting.recipe for setting in settings],
+        seeds,
+        device=device,
+        on_epoch=on_epoch,
+        build=build_for(settings[0].attached),
+    )
+    errors = [
+        error_on(ladder, rows.x[chosen.validation], rows.y[chosen.validation], device)
+        for ladder, chosen in zip(trained.ladders, splits, strict=True)
+    ]
+    return Trial(trained, errors, time.perf_counter() - started)
 
 
-def choose(validation_errors: Mapping[str, Sequence[float]]) -> str:
+def choose(validation_errors: Mapping[Setting, Sequence[float]]) -> Setting:
     """The setting with the lowest mean validation error; of equals, the first.
+
+    Raises
+    ------
+    TypeError
+        Where something else than settings is to choose from: a cell has test errors, and those choose nothing.
 
     Examples
     --------
-    >>> choose({"study/gamma/100/0.5": [3.1, 2.9], "study/gamma/100/1": [3.5, 3.3]})
+    >>> grid = {cost: Recipe(costs=cost, validation=HELD_OUT) for cost in (0.5, 1)}
+    >>> one, other = (Setting(f"study/gamma/100/{cost}", recipe) for cost, recipe in grid.items())
+    >>> choose({one: [3.1, 2.9], other: [3.5, 3.3]}).name
     'study/gamma/100/0.5'
     """
-    return min(validation_errors, key=lambda name: mean(validation_errors[name]))
+    for setting in validation_errors:
+        if not isinstance(setting, Setting):
+            raise TypeError(f"Choices are made among settings, which hold out training rows; got {setting!r}.")
+    return min(validation_errors, key=lambda setting: mean(validation_errors[setting]))

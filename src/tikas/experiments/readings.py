@@ -12,8 +12,8 @@ from tikas.experiments.compare import Summary, Verdict, p_value, verdict
 from tikas.experiments.ledger import Ledger, figure_of
 from tikas.experiments.protocol import Setting, choose
 from tikas.experiments.records import Record
-from tikas.experiments.reproduce import Task, key_of
 from tikas.experiments.rivals import Rival
+from tikas.experiments.tasks import Task, key_of
 
 
 @dataclass(frozen=True)
@@ -107,11 +107,14 @@ def judge(measured: Reading | None, against: Summary | None) -> Judgement | None
     return Judgement(verdict(measured.summary, against), p_value(measured.summary, against))
 
 
-def chosen(settings: Iterable[Setting], ledger: Ledger) -> str | None:
-    """The name of the setting that a study chooses; None until every one of its settings was tried."""
-    found = {setting.name: reading(setting, ledger) for setting in settings}
-    errors = {name: list(each.errors.values()) for name, each in found.items() if each is not None}
-    return choose(errors) if errors and len(errors) == len(found) else None
+def chosen(settings: Iterable[Setting], ledger: Ledger) -> Setting | None:
+    """The setting that a study chooses; None until every one of its settings was tried, all with the same seeds."""
+    found = {setting: reading(setting, ledger) for setting in settings}
+    errors = {setting: each.errors for setting, each in found.items() if each is not None}
+    alike = len({tuple(by_seed) for by_seed in errors.values()}) == 1
+    if not alike or len(errors) < len(found):
+        return None
+    return choose({setting: list(by_seed.values()) for setting, by_seed in errors.items()})
 
 
 def in_words(figure: Published | Summary, places: int = 2) -> str:

@@ -10,12 +10,14 @@ import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
+from statistics import median
 from typing import IO, Any
 
 import torch
 
 import tikas
 from tikas.experiments.run import Run
+from tikas.training.fit import History
 from tikas.training.recipe import Recipe
 
 Record = Mapping[str, Any]
@@ -92,30 +94,51 @@ def member_records(run: Run, recipe: Recipe, seeds: list[int], device: torch.dev
     >>> record["seed"], record["name"] == recipe.name, sorted(record["costs"])
     (7, True, ['denoising', 'supervised', 'total'])
     """
-    for member, seed in enumerate(seeds):
-        last = run.trained.histories[member][-1]
-        yield {
-            "recipe": asdict(recipe),
-            "name": recipe.name,
-            "seed": seed,
-            **_errors(run, member),
-            "costs": {key: last[key] for key in ("total", "supervised", "denoising")},
-            "members": len(seeds),
-            "seconds": run.seconds,
-            "hardware": hardware(device),
-            "versions": versions(),
-            "revision": revision(),
-        }
+    for seed, history, errors in zip(seeds, run.trained.histories, errors_of(run), strict=True):
+        yield member_record(recipe, seed, history, errors, len(seeds), run.seconds, device)
 
 
-def _errors(run: Run, member: int) -> dict[str, float]:
-    """On the test rows with both kinds of statistics, if there were test rows."""
-    if not run.test_errors:
-        return {}
+def member_record(
+    recipe: Recipe,
+    seed: int,
+    history: History,
+    errors: Mapping[str, float],
+    members: int,
+    seconds: float,
+    device: torch.device | str,
+) -> dict[str, Any]:
+    """What there is to know of a member: `seconds` is the time that all `members` of its fleet took together.
+
+    Examples
+    --------
+    >>> line = {"epoch": 1, "total": 2.5, "supervised": 0.5, "denoising": [0.1, 0.2], "seconds": 0.3}
+    >>> record = member_record(Recipe(epochs=1), 7, [line], {"validation_error": 1.5}, 10, 4.2, "cpu")
+    >>> record["validation_error"], record["costs"]["total"], record["seconds_per_epoch"]
+    (1.5, 2.5, 0.3)
+    """
     return {
-        "test_error": run.test_errors[member],
-        "test_error_labeled_statistics": run.labeled_statistics_errors[member],
+        "recipe": asdict(recipe),
+        "name": recipe.name,
+        "seed": seed,
+        **errors,
+        "costs": {key: history[-1][key] for key in ("total", "supervised", "denoising")},
+        "members": members,
+        "seconds": seconds,
+        "seconds_per_epoch": median(line["seconds"] for line in history),
+        "hardware": hardware(device),
+        "versions": versions(),
+        "revision": revision(),
     }
+
+
+def errors_of(run: Run) -> list[dict[str, float]]:
+    """The test errors of every member with both kinds of statistics; of each nothing, where there were no test rows."""
+    if not run.test_errors:
+        return [{} for _ in run.trained.ladders]
+    return [
+        {"test_error": error, "test_error_labeled_statistics": as_authors}
+        for error, as_authors in zip(run.test_errors, run.labeled_statistics_errors, strict=True)
+    ]
 
 
 def append(path: str | Path, record: Record) -> None:

@@ -1,38 +1,32 @@
-"""Measuring what is missing: cells, settings and rivals, seeds as fleets, a record for every member as it finishes."""
+"""Measuring what is missing: members in fleets, and a record for every one as it finishes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
-from statistics import mean, median, stdev
+from statistics import mean, stdev
 from typing import Any
 
-import torch
-
 from tikas.experiments.appendix import build_for
-from tikas.experiments.cells import Cell
-from tikas.experiments.ledger import Key, Ledger, recipe_key, rival_key
-from tikas.experiments.paper import CURVE, TABLES
-from tikas.experiments.protocol import Setting, training_rows, try_setting
-from tikas.experiments.records import append, member_records
-from tikas.experiments.rivals import RIVALS, Rival, measure_rival
-from tikas.experiments.run import Rows, Run, run
-from tikas.experiments.studies import STUDIES
-from tikas.training.fit import Progress
+from tikas.experiments.ledger import Ledger
+from tikas.experiments.protocol import Setting, training_rows, try_settings
+from tikas.experiments.records import append, errors_of, member_record
+from tikas.experiments.rivals import Rival, measure_rival
+from tikas.experiments.run import Rows, run
+from tikas.experiments.tasks import Fleet, Member, Task, by_task, families, fleets_of, key_of, seeds_in_words, title_of
+from tikas.training.devices import suitable_device
+from tikas.training.fit import Progress, Trained
 
-Task = Cell | Setting | Rival
 OnEpoch = Callable[[Progress], None] | None
 Load = Callable[[Task], Rows]
 Watch = Callable[[str], AbstractContextManager[OnEpoch]]
 
-CELLS: tuple[Cell, ...] = tuple(cell for table in TABLES for cell in table.cells) + CURVE
-TASKS: tuple[Task, ...] = (*CELLS, *RIVALS, *STUDIES)
-
 
 class InterruptedMeasuringError(Exception):
-    """Ctrl-C came while a fleet trained; what it had learned until then is not a result."""
+    """Ctrl-C came while a fleet trained; what its unfinished members had learned until then is not a result."""
 
 
 @dataclass(frozen=True)
@@ -43,20 +37,6 @@ class Outcome:
     finished_before: int = 0
     failures: tuple[tuple[str, Exception], ...] = ()
     interrupted: bool = False
-
-
-def key_of(task: Task) -> Key:
-    """What the members of a task are filed under."""
-    if isinstance(task, Rival):
-        return rival_key(task.method, task.settings, task.data, task.labels)
-    return recipe_key(task.recipe, task.attached)
-
-
-def shortened(task: Task, epochs: int | None) -> Task:
-    """The same with another number of epochs, to see that it runs; its records never count as the task's own."""
-    if epochs is None or isinstance(task, Rival):
-        return task
-    return replace(task, recipe=replace(task.recipe, epochs=epochs))
 
 
 def reproduce(
@@ -73,8 +53,9 @@ def reproduce(
 ) -> Outcome:
     """Measure every member that the ledger does not hold, and add a record of each to a file as soon as it is there.
 
-    A task that fails is told of in the outcome, and the next one goes on. Ctrl-C ends it all; what was finished until
-    then is on file, and the next call goes on from there.
+    The seeds of a task train as one fleet, and so do the settings of a study that one program can train; where one of
+    those diverges, they go on one after another. A task that fails is told of in the outcome, and the next one goes
+    on. Ctrl-C ends it all; what was finished until then is on file, and the next call goes on from there.
 
     Parameters
     ----------
@@ -89,80 +70,87 @@ def reproduce(
     seeds
         How many seeds of each; by default as many as each asks for.
     most
-        The largest fleet: more missing seeds than that train one fleet after another.
+        The largest fleet: more missing members than that train one fleet after another.
     device
         Where to train; by default on a GPU if there is one.
     watch
         Gives a context for a title, and in it what to call after every epoch.
     tell
-        Called with a line for every fleet that is finished.
+        Called with a line for every task of a fleet that is finished.
     """
     outcome = Outcome()
-    for task in tasks:
-        wanted = range(task.seeds if seeds is None else seeds)
-        missing = ledger.missing(key_of(task), wanted)
-        outcome = replace(outcome, finished_before=outcome.finished_before + len(wanted) - len(missing))
-        try:
-            for fleet in _fleets(missing, 1 if isinstance(task, Rival) else most):
-                records = []
-                with watch(f"{task.name}, {_seeds_in_words(fleet)}") as on_epoch:
-                    for record in _measure(task, fleet, load(task), device, on_epoch):
+    for family in families(tasks):
+        missing: Fleet = []
+        for task in family:
+            wanted = range(task.seeds if seeds is None else seeds)
+            lacking = ledger.missing(key_of(task), wanted)
+            missing += [Member(task, seed) for seed in lacking]
+            outcome = replace(outcome, finished_before=outcome.finished_before + len(wanted) - len(lacking))
+        fleets = fleets_of(missing, most)
+        while fleets:
+            fleet, *fleets = fleets
+            records: list[Mapping[str, Any]] = []
+            try:
+                with watch(title_of(fleet)) as on_epoch:
+                    for record in _measure(fleet, load(fleet[0].task), device, on_epoch):
                         append(out, record)
                         ledger.enter(record)
                         records.append(record)
                         outcome = replace(outcome, measured=outcome.measured + 1)
-                tell(_line(task, fleet, records))
-        except (InterruptedMeasuringError, KeyboardInterrupt):
-            return replace(outcome, interrupted=True)
-        except (ArithmeticError, OSError, RuntimeError, ValueError) as error:
-            # Without its traceback, which would keep the fleet's memory from the next one.
-            failure = (task.name, error.with_traceback(None))
-            outcome = replace(outcome, failures=(*outcome.failures, failure))
+            except (InterruptedMeasuringError, KeyboardInterrupt):
+                return replace(outcome, interrupted=True)
+            except (ArithmeticError, OSError, RuntimeError, ValueError) as error:
+                alone = by_task(fleet)
+                if len(alone) > 1 and isinstance(error, ArithmeticError):
+                    tell(f"{title_of(fleet)}: {error} They go on one after another.")
+                    fleets = [*alone, *fleets]
+                    continue
+                # Without its traceback, which would keep the fleet's memory from the next one.
+                failures = {members[0].task.name: error.with_traceback(None) for members in alone}
+                outcome = replace(outcome, failures=(*outcome.failures, *failures.items()))
+                left = ([member for member in other if member.task.name not in failures] for other in fleets)
+                fleets = [members for members in left if members]
+            for _, of_a_task in groupby(records, key=lambda record: record["cell"]):
+                tell(_line(list(of_a_task)))
     return outcome
 
 
-def _fleets(seeds: Sequence[int], most: int) -> Iterator[list[int]]:
-    for first in range(0, len(seeds), most):
-        yield list(seeds[first : first + most])
-
-
-def _seeds_in_words(seeds: Sequence[int]) -> str:
-    return f"seed {seeds[0]}" if len(seeds) == 1 else f"{len(seeds)} seeds"
-
-
-def _line(task: Task, seeds: Sequence[int], records: Sequence[Mapping[str, Any]]) -> str:
-    kind = "validation" if isinstance(task, Setting) else "test"
+def _line(records: Sequence[Mapping[str, Any]]) -> str:
+    kind = "validation" if "validation_error" in records[0] else "test"
     errors = [record[f"{kind}_error"] for record in records]
     spread = f" ± {stdev(errors):.2f}" if len(errors) > 1 else ""
     seconds = sum(record["seconds"] / record["members"] for record in records)
-    return f"{task.name}, {_seeds_in_words(seeds)}: {kind} error {mean(errors):.2f}{spread} %, {seconds:.1f} s"
+    which = f"{records[0]['cell']}, {seeds_in_words([record['seed'] for record in records])}"
+    return f"{which}: {kind} error {mean(errors):.2f}{spread} %, {seconds:.1f} s"
 
 
-def _measure(
-    task: Task, seeds: list[int], rows: Rows, device: str | None, on_epoch: OnEpoch
-) -> Iterator[dict[str, Any]]:
+def _measure(fleet: Fleet, rows: Rows, device: str | None, on_epoch: OnEpoch) -> Iterator[dict[str, Any]]:
     """A record of every member, whole when it is given."""
+    task, seeds = fleet[0].task, [member.seed for member in fleet]
     if isinstance(task, Rival):
         for seed in seeds:
             yield measure_rival(task, seed, rows)
     elif isinstance(task, Setting):
-        trial = try_setting(task, seeds, training_rows(rows), device=device, on_epoch=on_epoch)
-        for record, error in zip(_records(trial.run, task, seeds, device), trial.validation_errors, strict=True):
-            yield {**record, "validation_error": error}
+        settings = [member.task for member in fleet if isinstance(member.task, Setting)]
+        trial = try_settings(settings, seeds, training_rows(rows), device=device, on_epoch=on_epoch)
+        errors = [{"validation_error": error} for error in trial.validation_errors]
+        yield from _records(fleet, trial.trained, errors, trial.seconds, device)
     else:
-        build = build_for(task.attached)
-        outcome = run(task.recipe, seeds, rows, device=device, on_epoch=on_epoch, build=build)
-        yield from _records(outcome, task, seeds, device)
+        outcome = run(task.recipe, seeds, rows, device=device, on_epoch=on_epoch, build=build_for(task.attached))
+        yield from _records(fleet, outcome.trained, errors_of(outcome), outcome.seconds, device)
 
 
-def _records(outcome: Run, task: Cell | Setting, seeds: list[int], device: str | None) -> Iterator[dict[str, Any]]:
-    if outcome.trained.interrupted:
-        raise InterruptedMeasuringError(f"{task.name} was interrupted")
-    where = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    for member, record in enumerate(member_records(outcome, task.recipe, seeds, where)):
-        yield {
-            "cell": task.name,
-            **({} if task.attached is None else {"attached": task.attached}),
-            **record,
-            "seconds_per_epoch": median(line["seconds"] for line in outcome.trained.histories[member]),
-        }
+def _records(
+    fleet: Fleet, trained: Trained, errors: Sequence[Mapping[str, float]], seconds: float, device: str | None
+) -> Iterator[dict[str, Any]]:
+    """Of the members that were trained to their end: a fleet that memory had split may be interrupted in between."""
+    where = suitable_device(device)
+    for (task, seed), history, figures in zip(fleet, trained.histories, errors, strict=True):
+        if not isinstance(task, Rival) and len(history) == task.recipe.epochs:
+            yield {
+                "cell": task.name,
+                **({} if task.attached is None else {"attached": task.attached}),
+                **member_record(task.recipe, seed, history, figures, len(fleet), seconds, where),
+            }
+    if trained.interrupted:
+        raise InterruptedMeasuringError(f"{title_of(fleet)} were interrupted")

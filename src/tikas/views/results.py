@@ -12,9 +12,9 @@ from tikas.experiments.ledger import Ledger
 from tikas.experiments.paper import CURVE, TABLE_1, TABLE_4, TABLES
 from tikas.experiments.protocol import Setting
 from tikas.experiments.readings import Judgement, Reading, chosen, in_words, judge, reading, reference
-from tikas.experiments.reproduce import CELLS
 from tikas.experiments.rivals import METHODS, RIVALS, Rival
 from tikas.experiments.studies import STUDIES
+from tikas.experiments.tasks import CELLS
 from tikas.views.markdown import markdown_table
 
 MISSING = "missing"
@@ -231,7 +231,7 @@ def _study_table(settings: Sequence[Setting], ledger: Ledger) -> str:
     for setting in settings:
         point = setting.name.rpartition("/")[2]
         figures = _figures(reading(setting, ledger), setting.seeds, None)[:3]
-        rows.append([f"**{point}** (chosen)" if setting.name == choice else point, *figures])
+        rows.append([f"**{point}** (chosen)" if setting == choice else point, *figures])
     return markdown_table(["setting", "validation error, %", "95 % interval", "seeds"], rows)
 
 

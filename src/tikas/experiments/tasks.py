@@ -1,0 +1,115 @@
+"""What can be measured: cells, settings and rivals, and which of their members train together as a fleet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from itertools import groupby
+from typing import NamedTuple
+
+from tikas.experiments.cells import Cell
+from tikas.experiments.ledger import Key, recipe_key, rival_key
+from tikas.experiments.paper import CURVE, TABLES
+from tikas.experiments.protocol import Setting
+from tikas.experiments.rivals import RIVALS, Rival
+from tikas.experiments.studies import STUDIES
+
+Task = Cell | Setting | Rival
+
+CELLS: tuple[Cell, ...] = tuple(cell for table in TABLES for cell in table.cells) + CURVE
+TASKS: tuple[Task, ...] = (*CELLS, *RIVALS, *STUDIES)
+
+
+def key_of(task: Task) -> Key:
+    """What the members of a task are filed under.
+
+    Examples
+    --------
+    >>> key_of(CELLS[0]) == recipe_key(CELLS[0].recipe)
+    True
+    """
+    if isinstance(task, Rival):
+        return rival_key(task.method, task.settings, task.data, task.labels)
+    return recipe_key(task.recipe, task.attached)
+
+
+def shortened(task: Task, epochs: int | None) -> Task:
+    """The same with another number of epochs, to see that it runs: its records are filed under another key.
+
+    Examples
+    --------
+    >>> shortened(CELLS[0], epochs=3).recipe.epochs, shortened(CELLS[0], None) is CELLS[0]
+    (3, True)
+    """
+    if epochs is None or isinstance(task, Rival):
+        return task
+    return replace(task, recipe=replace(task.recipe, epochs=epochs))
+
+
+class Member(NamedTuple):
+    """One training of a task."""
+
+    task: Task
+    seed: int
+
+
+Fleet = list[Member]
+"""Members that train together, those of a task next to each other."""
+
+
+def families(tasks: Iterable[Task]) -> Iterator[list[Task]]:
+    """Tasks whose members can train together: neighbouring settings of one program, and any other task by itself.
+
+    Examples
+    --------
+    >>> tasks = [task for task in TASKS if task.name.startswith(("study/gamma", "table1/gamma"))]
+    >>> [len(family) for family in families(tasks)]
+    [1, 1, 1, 8, 8, 8]
+    """
+    for _, family in groupby(tasks, key=lambda task: task.program if isinstance(task, Setting) else task.name):
+        yield list(family)
+
+
+def fleets_of(members: Fleet, most: int) -> list[Fleet]:
+    """These members in fleets of up to `most`; rivals are measured one by one.
+
+    Examples
+    --------
+    >>> [len(fleet) for fleet in fleets_of([Member(CELLS[0], seed) for seed in range(10)], most=4)]
+    [4, 4, 2]
+    """
+    size = 1 if any(isinstance(member.task, Rival) for member in members) else most
+    return [members[first : first + size] for first in range(0, len(members), size)]
+
+
+def by_task(fleet: Fleet) -> list[Fleet]:
+    """The members of every task by themselves."""
+    return [list(members) for _, members in groupby(fleet, key=lambda member: member.task.name)]
+
+
+def title_of(fleet: Fleet) -> str:
+    """A fleet in words.
+
+    Examples
+    --------
+    >>> title_of([Member(CELLS[0], 0), Member(CELLS[0], 1)])
+    'table1/baseline/100, 2 seeds'
+    >>> title_of([Member(STUDIES[0], 0), Member(STUDIES[1], 0)])
+    'study/baseline-noise/100, 2 settings, 2 members'
+    """
+    first = fleet[0].task
+    settings = len(by_task(fleet))
+    if isinstance(first, Setting) and settings > 1:
+        return f"{first.study}, {settings} settings, {len(fleet)} members"
+    return f"{first.name}, {seeds_in_words([member.seed for member in fleet])}"
+
+
+def seeds_in_words(seeds: list[int]) -> str:
+    """How many, or which if it is one.
+
+    Examples
+    --------
+    >>> seeds_in_words([3]), seeds_in_words([3, 4])
+    ('seed 3', '2 seeds')
+    """
+    return f"seed {seeds[0]}" if len(seeds) == 1 else f"{len(seeds)} seeds"
