@@ -23,9 +23,10 @@ from tikas.data.splits import Split
 from tikas.data.streams import Examples
 from tikas.estimators.inputs import Array, TakesRows
 from tikas.estimators.members import build_around, mean_answer, own_randomness, settings_around_module
+from tikas.fitted import Fitted, epochs_of, joined_history
 from tikas.model.ladder import Ladder
 from tikas.model.specs import RungSpec
-from tikas.saving import Fitted, epochs_of, joined_history, write_model
+from tikas.saving import write_model
 from tikas.training.devices import suitable_device
 from tikas.training.fit import History, fit
 from tikas.training.fleet import build_ladder

@@ -16,8 +16,8 @@ from tikas.data.preprocess import check_scale
 from tikas.estimators.base import LadderEstimator
 from tikas.estimators.inputs import Array
 from tikas.estimators.members import top_bias
+from tikas.fitted import Fitted
 from tikas.model.ladder import Ladder
-from tikas.saving import Fitted
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

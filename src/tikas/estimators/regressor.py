@@ -16,7 +16,7 @@ from tikas.data.labels import as_values, one_for_each_row
 from tikas.data.preprocess import check_scale
 from tikas.estimators.base import LadderEstimator
 from tikas.estimators.inputs import Array
-from tikas.saving import Fitted
+from tikas.fitted import Fitted
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

@@ -23,8 +23,8 @@ from tikas.data.splits import split
 from tikas.data.streams import Examples
 from tikas.data.whitening import Whitening
 from tikas.estimators import LadderClassifier
+from tikas.fitted import Fitted
 from tikas.model.ladder import Ladder
-from tikas.saving import Fitted
 from tikas.training.devices import full_precision
 from tikas.training.fit import Build, Progress, Trained, error_of, fit
 from tikas.training.fleet import build_ladder
