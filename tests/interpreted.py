@@ -25,6 +25,7 @@ RECIPES = {
     "baseline": replace(BASE, costs=(0.0,)),
     "regression": replace(BASE, task="regression"),
     "weighted": BASE,
+    "by columns": BASE,
     **{name: replace(BASE, activation=name) for name in ("tanh", "gelu", "leaky_relu")},
     **{name: replace(BASE, denoiser=name) for name in ("mlp", "no-product", "linear", "additive")},
 }
@@ -47,6 +48,8 @@ def fleet_of(kind: type[Fleet], name: str) -> Fleet:
     recipe, seeds = RECIPES[name], [0, 1, 2] if name == "members" else [0]
     draw = torch.Generator().manual_seed(0)
     rows = torch.rand(28, 13, generator=draw)
+    if name == "by columns":  # as tables often lie in memory
+        rows = rows.T.contiguous().T
     classes = torch.arange(28) % 3
     targets = classes if recipe.task == "classification" else rows[:, :2] * 2
     weights = torch.rand(28, generator=draw) if name == "weighted" else None

@@ -15,6 +15,7 @@ CASES = [
     "baseline",
     "regression",
     "weighted",
+    "by columns",
     "gelu",
     "mlp",
     "no-product",
@@ -37,7 +38,7 @@ def farthest(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[float,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    lines = [line.split() for line in done.stdout.splitlines()]
+    lines = [line.rsplit(maxsplit=2) for line in done.stdout.splitlines()]
     return {name: (float(costs), float(weights)) for name, costs, weights in lines}
 
 

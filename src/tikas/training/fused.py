@@ -100,6 +100,7 @@ class FusedFleet(CapturedFleet):
         self.template = ladders[0]
         self.dtype = dtype
         self.device = streams.examples.rows.device
+        self.rows, self.targets = (each.contiguous() for each in (streams.examples.rows, streams.examples.targets))
         self.labeled, self.unlabeled = streams.labeled_batch_size, streams.denoised_batch_size
         self.updates_done = 0
         self.denoiser = self._denoiser_number()
@@ -215,7 +216,7 @@ class FusedFleet(CapturedFleet):
     def _gather(self, place: int) -> None:
         level, rows = self.levels[0], self.levels[0]["hidden"].shape[1]
         gather_kernel[(self.members, rows)](
-            self.streams.examples.rows, self.labeled_rows[place], self.unlabeled_rows[place], self._noise(level, place),
+            self.rows, self.labeled_rows[place], self.unlabeled_rows[place], self._noise(level, place),
             self.settings, level["hidden"],
             self.noise.stride(0), self.settings.stride(0), self.labeled, self.unlabeled, rows, level.width,
             level.padded, UNITS=min(1024, triton.next_power_of_2(level.padded)), num_warps=4,
@@ -233,10 +234,9 @@ class FusedFleet(CapturedFleet):
         )  # fmt: skip
 
     def _top(self, place: int) -> None:
-        top, examples = self.levels[-1], self.streams.examples
-        weights = examples.weights
+        top, weights = self.levels[-1], self.streams.examples.weights
         top_kernel[(self.members, 2 if top.denoised else 1)](
-            top["hidden"], examples.targets, examples.targets if weights is None else weights,
+            top["hidden"], self.targets, self.targets if weights is None else weights,
             self.labeled_rows[place], top["signal"] if top.denoised else top["hidden"], top["to_hidden"],
             self.recorded[place], self.recorded.stride(1), top["hidden"].shape[1], top.width, top.padded,
             self.labeled, self.unlabeled, weights is not None, self.template.task == "classification",
@@ -329,7 +329,7 @@ class FusedFleet(CapturedFleet):
     def _latents(self, level: Level, place: int) -> tuple[Tensor, ...]:
         projected = level["projected"] if level.number else level["hidden"]
         rows, noise = self.unlabeled_rows[place], self._noise(level, place)
-        return projected, self.streams.examples.rows, rows, noise, self.settings[:, level.number :]
+        return projected, self.rows, rows, noise, self.settings[:, level.number :]
 
     def _scale_and_bias(self, level: Level, buffer: Tensor) -> tuple[Tensor, Tensor]:
         names = ((level.beta, "beta"), (level.gamma, "gamma"))
