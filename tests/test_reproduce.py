@@ -289,6 +289,12 @@ def test_a_study_that_was_interrupted_goes_on_with_the_members_that_it_lacks(tmp
     assert len({(record["cell"], record["seed"]) for record in read(out)}) == 6
 
 
+def test_settings_that_a_shorter_schedule_makes_the_same_are_trained_once(tmp_path: Path) -> None:
+    lengths = [replace(SETTING, name=f"study/epochs/50/{n}", recipe=replace(SETTING.recipe, epochs=n)) for n in (5, 9)]
+    tasks = [shortened(setting, epochs=1) for setting in lengths]
+    assert reproduce(tasks, Ledger(), tmp_path / "smoke.jsonl", digits).measured == 2
+
+
 def test_a_setting_that_diverges_does_not_take_the_others_of_its_fleet_along(tmp_path: Path) -> None:
     calm, wild = grid(0.1, 1.0)
     assert isinstance(wild, Setting)

@@ -11,7 +11,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from tikas.experiments.appendix import build_for
-from tikas.experiments.ledger import Ledger
+from tikas.experiments.ledger import Key, Ledger
 from tikas.experiments.protocol import Setting, training_rows, try_settings
 from tikas.experiments.records import append, errors_of, member_record
 from tikas.experiments.rivals import Rival, measure_rival
@@ -77,16 +77,31 @@ def reproduce(
         Gives a context for a title, and in it what to call after every epoch.
     tell
         Called with a line for every task of a fleet that is finished.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from tikas.experiments.cells import Cell
+    >>> from tikas.experiments.run import load_rows
+    >>> from tikas.training.recipe import Recipe
+    >>> cell = Cell("table0/quick/50", Recipe(data="digits", labels=50, network=(16,), epochs=1), seeds=2)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     out = Path(folder, "records.jsonl")
+    ...     first = reproduce([cell], Ledger(), out, lambda _: load_rows("digits"))
+    ...     again = reproduce([cell], Ledger.read(out), out, lambda _: load_rows("digits"))
+    >>> first.measured, again.measured, again.finished_before
+    (2, 0, 2)
     """
     outcome = Outcome()
     for family in families(tasks):
-        missing: Fleet = []
+        missing: dict[tuple[Key, int], Member] = {}  # shortened, settings that differed may have become the same
         for task in family:
             wanted = range(task.seeds if seeds is None else seeds)
             lacking = ledger.missing(key_of(task), wanted)
-            missing += [Member(task, seed) for seed in lacking]
+            for seed in lacking:
+                missing.setdefault((key_of(task), seed), Member(task, seed))
             outcome = replace(outcome, finished_before=outcome.finished_before + len(wanted) - len(lacking))
-        fleets = fleets_of(missing, most)
+        fleets = fleets_of(list(missing.values()), most)
         while fleets:
             fleet, *fleets = fleets
             records: list[Mapping[str, Any]] = []
