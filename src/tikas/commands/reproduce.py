@@ -48,9 +48,9 @@ class Reproduce:
     seeds: Number = None
     """How many seeds of each. Without it, as many as each asks for."""
     epochs: Number = None
-    """Another number of epochs, to see that everything runs; such records go to smoke.jsonl and count for nothing."""
+    """Another number of epochs, to see that everything runs; their records go to smoke.jsonl, apart."""
     most: int = 40
-    """The largest fleet: more missing seeds than that train one fleet after another."""
+    """The largest fleet: more missing members than that train one fleet after another."""
     results: Annotated[Path, arg(metavar="FOLDER")] = Path("results")
     """The folder with the records; all its .jsonl files count."""
     out: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None

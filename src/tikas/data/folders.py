@@ -146,6 +146,15 @@ def find_images(path: str | os.PathLike[str]) -> list[Path]:
     ------
     ValueError
         If there are none.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     for name in ("b.png", "a.JPG", "notes.txt", ".hidden.png"):
+    ...         Path(folder, name).touch()
+    ...     [file.name for file in find_images(folder)]
+    ['a.JPG', 'b.png']
     """
     root = Path(path)
     files = sorted(

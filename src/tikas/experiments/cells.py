@@ -62,11 +62,6 @@ class Cell:
             raise ValueError(f"{self.name}: attached={self.attached} is not one of the hidden rungs, counted from 1.")
 
     @property
-    def row(self) -> str:
-        """The part of the name that says which row of its table this is."""
-        return self.name.rpartition("/")[0]
-
-    @property
     def column(self) -> str:
         """The part of the name that says which column of its table this is in."""
         return self.name.rpartition("/")[2]
@@ -81,7 +76,13 @@ class Row:
 
 
 def row(title: str, *cells: Cell) -> Row:
-    """A row with these cells, from left to right."""
+    """A row with these cells, from left to right.
+
+    Examples
+    --------
+    >>> row("Ladder, full", Cell("table1/full/100", Recipe(), Published(1.06, 0.37, 40))).cells[0].column
+    '100'
+    """
     return Row(title, cells)
 
 

@@ -39,7 +39,13 @@ class Summary:
 
     @classmethod
     def of_published(cls, published: Published) -> Summary:
-        """Of a figure in a paper; a number of runs that was not given counts as one."""
+        """Of a figure in a paper; a number of runs that was not given counts as one.
+
+        Examples
+        --------
+        >>> Summary.of_published(Published(0.36))
+        Summary(mean=0.36, deviation=None, runs=1)
+        """
         return cls(published.mean, published.deviation, published.runs or 1)
 
     def interval(self, confidence: float = 1 - LEVEL) -> tuple[float, float] | None:

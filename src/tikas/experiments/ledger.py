@@ -14,18 +14,40 @@ Key = tuple[object, ...]
 
 
 def recipe_key(recipe: Recipe, attached: int | None = None) -> Key:
-    """What a member trained by a recipe is filed under. Recipes are compared as values, so that a field which a later
-    version adds, with its default, does not part old records from new ones."""
+    """What a member trained by a recipe is filed under.
+
+    Recipes are compared as values, so that a field which a later version adds, with its default, does not part old
+    records from new ones.
+
+    Examples
+    --------
+    >>> recipe_key(Recipe(costs=(1, 0))) == recipe_key(Recipe(costs=[1.0, 0.0]))
+    True
+    >>> recipe_key(Recipe(precision="exact")) == recipe_key(Recipe())
+    False
+    """
     return ("recipe", recipe, attached)
 
 
 def rival_key(method: str, settings: Mapping[str, Any], data: str, labels: int) -> Key:
-    """What a rival's member is filed under."""
+    """What a rival's member is filed under.
+
+    Examples
+    --------
+    >>> rival_key("svm", {"C": 10}, "mnist", 100) == rival_key("svm", {"C": 1}, "mnist", 100)
+    False
+    """
     return ("rival", method, json.dumps(settings, sort_keys=True), data, labels)
 
 
 def figure_of(recipe: Recipe) -> str:
-    """What a recipe is judged by: the error on the rows that it holds out, or on the test rows if it holds out none."""
+    """What a recipe is judged by: the error on the rows that it holds out, or on the test rows if it holds out none.
+
+    Examples
+    --------
+    >>> figure_of(Recipe(validation=10_000)), figure_of(Recipe())
+    ('validation_error', 'test_error')
+    """
     return "validation_error" if recipe.validation else "test_error"
 
 

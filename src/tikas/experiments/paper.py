@@ -2,7 +2,7 @@
 
 Recipes say what differs from the defaults of `Recipe`, which are the full ladder's for 100 labels of MNIST. Settings
 that the paper's text leaves out are those of its authors' program. The paper ran 10 seeds for a figure, 40 for the
-ladders at 100 labels, 4 on CIFAR-10, and 1 for the supervised references with all labels.
+ladders at 100 labels, 4 on CIFAR-10, and 1 for the convolutional references with all labels.
 """
 
 from dataclasses import replace

@@ -93,7 +93,14 @@ def _updates_seconds(records: Iterable[Record]) -> float | None:
 
 
 def reference(cell: Cell, ledger: Ledger, cells: Mapping[str, Cell]) -> Summary | None:
-    """What a cell is compared with: the published figure, or a cell that was measured; None where there is neither."""
+    """What a cell is compared with: the published figure, or a cell that was measured; None where there is neither.
+
+    Examples
+    --------
+    >>> from tikas.training.recipe import Recipe
+    >>> reference(Cell("table1/full/100", Recipe(), Published(1.06, 0.37, 40)), Ledger(), {})
+    Summary(mean=1.06, deviation=0.37, runs=40)
+    """
     if cell.published is not None:
         return Summary.of_published(cell.published)
     other = reading(cells[cell.against], ledger) if cell.against else None
@@ -101,7 +108,14 @@ def reference(cell: Cell, ledger: Ledger, cells: Mapping[str, Cell]) -> Summary 
 
 
 def judge(measured: Reading | None, against: Summary | None) -> Judgement | None:
-    """Better, compatible or worse; None where one side is missing."""
+    """Better, compatible or worse; None where one side is missing.
+
+    Examples
+    --------
+    >>> found = Reading({0: 0.9, 1: 1.0, 2: 0.95}, None, 10.0, None, "a GPU")
+    >>> judge(found, Summary(1.06, 0.37, 40)).verdict, judge(None, Summary(1.06, 0.37, 40))
+    ('compatible', None)
+    """
     if measured is None or against is None:
         return None
     return Judgement(verdict(measured.summary, against), p_value(measured.summary, against))

@@ -132,7 +132,15 @@ def member_record(
 
 
 def errors_of(run: Run) -> list[dict[str, float]]:
-    """The test errors of every member with both kinds of statistics; of each nothing, where there were no test rows."""
+    """The test errors of every member with both kinds of statistics; of each nothing, where there were no test rows.
+
+    Examples
+    --------
+    >>> from tikas.experiments.run import load_rows, run
+    >>> outcome = run(Recipe(data="digits", labels=50, network=(16,), epochs=1), [7], load_rows("digits"))
+    >>> [sorted(errors) for errors in errors_of(outcome)]
+    [['test_error', 'test_error_labeled_statistics']]
+    """
     if not run.test_errors:
         return [{} for _ in run.trained.ladders]
     return [

@@ -39,6 +39,14 @@ def draw(pictures: Mapping[str, Table | tuple[Cell, ...]], ledger: Ledger, folde
     ------
     PlotsMissingError
         Where matplotlib is not installed.
+
+    Examples
+    --------
+    >>> from tikas.experiments.paper import TABLE_1
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     [path.name for path in draw({"table1.svg": TABLE_1}, Ledger(), Path(folder))]
+    ['table1.svg']
     """
     paths = []
     for name, subject in pictures.items():
@@ -140,8 +148,8 @@ def _log_ticks(axes: Axes) -> None:
 
     axes.set_xscale("log")
     low, high = axes.get_xlim()
-    few = high / low > 5
-    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if few else (1, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8, 9)))
+    wide = high / low > 5
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if wide else (1, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8, 9)))
     axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
     axes.xaxis.set_minor_locator(NullLocator())
 

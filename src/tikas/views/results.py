@@ -36,7 +36,14 @@ def results_page(ledger: Ledger) -> str:
 
 
 def pictures(ledger: Ledger) -> dict[str, Table | tuple[Cell, ...]]:
-    """What is drawn beside the page, by the name of its file: each table with a measured cell, and the curve."""
+    """What is drawn beside the page, by the name of its file: each table with a measured cell, and the curve.
+
+    Examples
+    --------
+    >>> record = {"recipe": {"epochs": 5}, "test_error": 2.0, "seconds": 60, "members": 2, "hardware": "a GPU"}
+    >>> list(pictures(Ledger.of([{**record, "seed": 0}])))
+    ['curve.svg']
+    """
     drawn: dict[str, Table | tuple[Cell, ...]] = {
         f"{table.name}.svg": table for table in TABLES if any(reading(cell, ledger) for cell in table.cells)
     }
@@ -61,8 +68,8 @@ noise. Final runs train on all training rows, the last update counts, and settin
 interval holds the true mean with 95 % confidence (Student's t). The verdict compares the measured mean with the
 published one by Welch's test, two-sided at {100 * LEVEL:g} % for each cell by itself: *better* and *worse* are
 differences that chance would hardly make, *compatible* is the rest, and *untested* are single runs on both sides.
-Where the paper has a single run, the measured deviation stands in for its own (Student's test). The paper's number of
-runs is 10, 40 for the ladders at 100 labels, 4 on CIFAR-10 and 1 for the references with all labels.
+Where one side is a single run, the other's deviation stands in for its own (Student's test). The paper's number of
+runs is 10, 40 for the ladders at 100 labels, 4 on CIFAR-10 and 1 for the convolutional references with all labels.
 
 Statistics for prediction come from all training rows. The paper's authors took them from the labelled rows alone: those
 errors are in the column *labelled rows' statistics*, and the verdict does not use them. Seconds are a fleet's wall
@@ -246,4 +253,5 @@ $ tikas reproduce study/gamma/100     # choose a setting on held-out rows
 $ tikas reproduce --render            # this page and its pictures
 ```
 
-A member that has a record is never run again. Records of several machines are merged by putting their files here."""
+A member that has a record is never run again. Records of several machines are merged by putting their files here; of
+two records of one member the first counts, by the name of its file, then by its line."""
