@@ -12,7 +12,6 @@ every kernel leaves them zero, and so they enter no cost, no statistic and no gr
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -22,13 +21,12 @@ from torch import Tensor
 from tikas.data.streams import Streams
 from tikas.model.denoisers import DENOISERS
 from tikas.model.ladder import Ladder
-from tikas.model.rungs import ACTIVATIONS, DenseRung, Rung
+from tikas.model.rungs import DenseRung
 from tikas.training.captured import CapturedFleet
 from tikas.training.fleet import stack
 from tikas.training.kernels.adam import adam_kernel
 from tikas.training.kernels.denoisers import NUMBERS as DENOISER_NUMBERS
 from tikas.training.kernels.levels import (
-    NUMBERS,
     climb_back_kernel,
     climb_kernel,
     descend_back_kernel,
@@ -37,6 +35,7 @@ from tikas.training.kernels.levels import (
 )
 from tikas.training.kernels.top import top_back_kernel, top_kernel
 from tikas.training.storage import FleetParameters
+from tikas.training.workspace import Level, activation_number, allocate, levels_of
 
 MOST_ROWS = 256
 MOST_OUTPUTS = 128
@@ -48,37 +47,9 @@ def can_be_fused(ladder: Ladder, streams: Streams) -> bool:
     """Whether the kernels know every rung, and a batch fits on the chip."""
     if type(ladder) is not Ladder or not all(isinstance(rung, DenseRung) for rung in ladder.rungs[1:]):
         return False
-    known = all(_activation_number(rung) is not None for rung in ladder.rungs)
+    known = all(activation_number(rung) is not None for rung in ladder.rungs)
     small = max(streams.batch_size, streams.labeled_batch_size) <= MOST_ROWS and ladder.shapes[-1][0] <= MOST_OUTPUTS
     return known and small and len(ladder.shapes[0]) == 1 and streams.examples.rows.dtype == torch.float32
-
-
-def _activation_number(rung: Rung) -> int | None:
-    """By its function alone: which of scale and bias there are is told to the kernels too. None where it is unknown."""
-    functions = {kind.function: NUMBERS[name] for name, kind in ACTIVATIONS.items()}
-    return functions.get(rung.activation.function)
-
-
-@dataclass
-class Level:
-    """What the kernels of a level are told, and the tensors that they leave for each other."""
-
-    number: int
-    width: int
-    padded: int
-    activation: int
-    beta: bool
-    gamma: bool
-    denoised: bool
-    costed: bool
-    lowest: bool
-    clean: int
-    first_cost: int = 0
-    noise_offset: int = 0
-    tensors: dict[str, Tensor] = field(default_factory=dict)
-
-    def __getitem__(self, name: str) -> Tensor:
-        return self.tensors[name]
 
 
 class FusedFleet(CapturedFleet):
@@ -104,40 +75,19 @@ class FusedFleet(CapturedFleet):
         self.labeled, self.unlabeled = streams.labeled_batch_size, streams.denoised_batch_size
         self.updates_done = 0
         self.denoiser = self._denoiser_number()
-        self.levels = self._levels()
+        self.levels = levels_of(self.template, self.unlabeled)
         self.parameters = FleetParameters(ladders, [level.padded for level in self.levels], dtype, self.device)
         noises = [[float(rung.noise) for rung in ladder.rungs] for ladder in ladders]
         weights = [[float(rung.cost) for rung in ladder.rungs] for ladder in ladders]
         self.settings = torch.cat([torch.tensor(noises), torch.tensor(weights)], 1).to(self.device)
-        self._allocate()
+        self.noise = streams.noise.view(self.members, streams.block, -1)
+        allocate(self.levels, self.members, self.labeled, dtype, self.device)
+        self._place_costs()
         self.start()
 
     def _denoiser_number(self) -> int:
         kinds = {type(rung.denoiser): rung for rung in self.template.rungs if rung.denoiser is not None}
         return next((DENOISER_NUMBERS[name] for name, kind in DENOISERS.items() if kind in kinds), 0)
-
-    def _levels(self) -> list[Level]:
-        costed = self.template.costed
-        levels = []
-        for number, rung in enumerate(self.template.rungs):
-            activation = _activation_number(rung)
-            assert activation is not None
-            levels.append(
-                Level(
-                    number=number,
-                    width=rung.shape[0],
-                    padded=-(-rung.shape[0] // 8) * 8,
-                    activation=activation,
-                    beta=rung.beta is not None,
-                    gamma=rung.gamma is not None,
-                    denoised=rung.denoiser is not None,
-                    costed=number in costed,
-                    lowest=bool(costed) and number == costed[0],
-                    clean=self.unlabeled if number <= max(costed, default=-1) else 0,
-                )
-            )
-        levels[0].clean = levels[1].clean  # the clean stream starts only if it has somewhere to go
-        return levels
 
     def disband(self) -> list[Ladder]:
         return self.parameters.ladders()
@@ -145,41 +95,14 @@ class FusedFleet(CapturedFleet):
     def stacked(self) -> Ladder:
         return stack(self.disband())
 
-    # What lies between the kernels
-
-    def _allocate(self) -> None:
-        def empty(rows: int, width: int, dtype: torch.dtype | None = None) -> Tensor:
-            return torch.zeros(self.members, rows, width, dtype=dtype or self.dtype, device=self.device)
-
-        top, block = self.levels[-1], self.streams.block
-        slots, offset = 1, 0
-        corrupted = self.labeled + self.unlabeled
+    def _place_costs(self) -> None:
+        """Give every program with a share of a cost a place to leave it in; the first is the supervised cost's."""
+        slots = 1
         for level in self.levels:
-            p, above = level.padded, self.levels[min(level.number + 1, top.number)]
-            precise = torch.float32 if level is top else self.dtype
-            level.noise_offset = offset
-            offset += corrupted * level.width
             if level.costed:
                 level.first_cost = slots
                 slots += self._grid(level)[1]
-            rows = corrupted + level.clean
-            level.tensors["hidden"] = empty(rows, p, precise)
-            if level.number:
-                level.tensors |= {"projected": empty(rows, p), "to_projected": empty(rows, p)}
-                rows_above = corrupted if level is top else corrupted + above.clean
-                level.tensors["to_hidden"] = empty(rows_above, p, precise)
-            if level.denoised:
-                level.tensors |= {
-                    "signal": empty(self.unlabeled, p, precise),
-                    "to_signal": empty(self.unlabeled, p, precise),
-                    "denoised": empty(self.unlabeled, p),
-                    "to_denoised": empty(self.unlabeled, p),
-                    "to_corrupted": empty(self.unlabeled, p),
-                    "to_clean": empty(self.unlabeled, p),
-                    "to_statistics": empty(2, p, torch.float32),
-                }
-        self.recorded = torch.zeros(block, self.members, slots, device=self.device)
-        self.noise = self.streams.noise.view(self.members, block, -1)
+        self.recorded = torch.zeros(self.streams.block, self.members, slots, device=self.device)
 
     def _units(self, level: Level, *, back: bool = False) -> int:
         """Units of a program: many for the memory's sake, but few where the chip would stand idle.

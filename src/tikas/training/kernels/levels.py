@@ -9,16 +9,11 @@ between kernels there are the products' inputs and outputs, and nothing else. Th
 import triton
 import triton.language as tl
 
+from tikas.training.kernels.activations import activate, slope
 from tikas.training.kernels.denoisers import denoise, denoise_back
 from tikas.training.kernels.reductions import sums
 
 # mypy: disable-error-code="untyped-decorator,no-untyped-def,no-untyped-call"
-
-NUMBERS = {"relu": 0, "leaky_relu": 1, "tanh": 2, "gelu": 3, "linear": 4}
-RELU = tl.constexpr(NUMBERS["relu"])
-LEAKY_RELU = tl.constexpr(NUMBERS["leaky_relu"])
-TANH = tl.constexpr(NUMBERS["tanh"])
-GELU = tl.constexpr(NUMBERS["gelu"])
 
 STRIDES = ["width", "padded"]
 """Kept from the compiler on purpose. If it knew that rows are aligned it would load several units in one go and give
@@ -38,39 +33,8 @@ def _normalize(tile, inside, rows):
 def _normalize_back(gradient, normalized, inverse, rows):
     """Through z = (x - μ)/σ: (g - mean(g) - z mean(g z))/σ."""
     total, along = sums(gradient, gradient * normalized)
-    offset, slope = total * inverse / rows, along * inverse / rows
-    return gradient * inverse[None, :] - offset[None, :] - normalized * slope[None, :]
-
-
-@triton.jit
-def _activate(x, ACTIVATION: tl.constexpr):
-    if ACTIVATION == RELU:
-        return tl.maximum(x, 0.0)
-    elif ACTIVATION == LEAKY_RELU:
-        return tl.where(x > 0, x, 0.1 * x)
-    elif ACTIVATION == TANH:
-        return 2 * tl.sigmoid(2 * x) - 1
-    elif ACTIVATION == GELU:
-        return x * 0.5 * (1 + tl.erf(x * 0.7071067811865476))
-    else:
-        return x
-
-
-@triton.jit
-def _slope(x, ACTIVATION: tl.constexpr):
-    """φ'(x)."""
-    if ACTIVATION == RELU:
-        return tl.where(x > 0, 1.0, 0.0)
-    elif ACTIVATION == LEAKY_RELU:
-        return tl.where(x > 0, 1.0, 0.1)
-    elif ACTIVATION == TANH:
-        h = 2 * tl.sigmoid(2 * x) - 1
-        return 1 - h * h
-    elif ACTIVATION == GELU:
-        density = 0.3989422804014327 * tl.exp(-0.5 * x * x)
-        return 0.5 * (1 + tl.erf(x * 0.7071067811865476)) + x * density
-    else:
-        return tl.full(x.shape, 1.0, tl.float32)
+    offset, along = total * inverse / rows, along * inverse / rows
+    return gradient * inverse[None, :] - offset[None, :] - normalized * along[None, :]
 
 
 @triton.jit
@@ -90,6 +54,18 @@ def _load(base, first, rows, units, stride, inside):
 @triton.jit
 def _store(base, first, rows, units, stride, tile, there):
     tl.store(base + (first + rows)[:, None] * stride + units[None, :], tile.to(base.dtype.element_ty), mask=there)
+
+
+@triton.jit
+def _scale_and_shift(gamma, beta, place, real, GAMMA: tl.constexpr, BETA: tl.constexpr, UNITS: tl.constexpr):
+    """γ and β of these units; one and zero where a level has none."""
+    scale = tl.full([UNITS], 1.0, tl.float32)
+    shift = tl.zeros([UNITS], tl.float32)
+    if GAMMA:
+        scale = tl.load(gamma + place, mask=real, other=0.0)
+    if BETA:
+        shift = tl.load(beta + place, mask=real, other=0.0)
+    return scale, shift
 
 
 @triton.jit
@@ -130,12 +106,7 @@ def climb_kernel(
     hidden += member * total * padded
     noise += member * noise_stride
     deviation = tl.load(settings + member * settings_stride)
-    shift = tl.zeros([UNITS], tl.float32)
-    scale = tl.full([UNITS], 1.0, tl.float32)
-    if BETA:
-        shift = tl.load(beta + member * vector_stride + units, mask=real, other=0.0)
-    if GAMMA:
-        scale = tl.load(gamma + member * vector_stride + units, mask=real, other=0.0)
+    scale, shift = _scale_and_shift(gamma, beta, member * vector_stride + units, real, GAMMA, BETA, UNITS)
     for stream in tl.static_range(3):
         first = 0 if stream == 0 else (LABELED if stream == 1 else LABELED + UNLABELED)
         count = LABELED if stream == 0 else (UNLABELED if stream == 1 else CLEAN)
@@ -144,7 +115,7 @@ def climb_kernel(
             latent, _, _ = _normalize(_load(projected, first, rows, units, padded, inside), inside, count)
             if stream < 2:
                 latent += deviation * _load(noise, first, rows, units, width, inside)
-            h = _activate(scale[None, :] * (latent + shift[None, :]), ACTIVATION)
+            h = activate(scale[None, :] * (latent + shift[None, :]), ACTIVATION)
             written = (rows < count)[:, None] & there[None, :]
             _store(hidden, first, rows, units, padded, tl.where(inside, h, 0.0), written)
 
@@ -167,12 +138,7 @@ def climb_back_kernel(
     from_hidden += member * from_hidden_rows * padded
     noise += member * noise_stride
     deviation = tl.load(settings + member * settings_stride)
-    shift = tl.zeros([UNITS], tl.float32)
-    scale = tl.full([UNITS], 1.0, tl.float32)
-    if BETA:
-        shift = tl.load(beta + member * vector_stride + units, mask=real, other=0.0)
-    if GAMMA:
-        scale = tl.load(gamma + member * vector_stride + units, mask=real, other=0.0)
+    scale, shift = _scale_and_shift(gamma, beta, member * vector_stride + units, real, GAMMA, BETA, UNITS)
     shift_gradient = tl.zeros([UNITS], tl.float32)
     scale_gradient = tl.zeros([UNITS], tl.float32)
     for stream in tl.static_range(3):
@@ -189,7 +155,7 @@ def climb_back_kernel(
             if (stream < 2) or CLEAN_ABOVE:
                 shifted = latent + shift[None, :]
                 gradient = _load(from_hidden, first, rows, units, padded, inside)
-                gradient *= _slope(scale[None, :] * shifted, ACTIVATION)
+                gradient *= slope(scale[None, :] * shifted, ACTIVATION)
                 to_latent = gradient * scale[None, :]
                 if GAMMA:
                     scale_gradient += tl.sum(gradient * shifted, 0)
