@@ -35,7 +35,7 @@ WORDS = {
     "program": "{}",
     "dtype": "{}",
     "rows": "{} rows",
-    "unit": "{}",
+    "unit": "milliseconds of {}",
     "exponent": "{:.2f}",
     "warm_up_seconds": "warm-up {:.1f} s",
     "utilisation": "{:.1%} of a large product",
@@ -89,15 +89,17 @@ class Figure:
 
     @property
     def said(self) -> str:
-        """The details in words.
+        """The details in words; a warm-up of less than a second is none.
 
         Examples
         --------
         >>> Figure("fleets", "4 seeds", details={"program": "plain", "warm_up_seconds": 2.345, "members": 4}).said
         'plain, warm-up 2.3 s'
         """
-        shown = ((name, value) for name, value in self.details.items() if name in WORDS)
-        return ", ".join(WORDS[name].format(value) for name, value in shown)
+        shown = {name: value for name, value in self.details.items() if name in WORDS}
+        if shown.get("warm_up_seconds", 0) < 1:
+            shown.pop("warm_up_seconds", None)
+        return ", ".join(WORDS[name].format(value) for name, value in shown.items())
 
     def record(self, device: torch.device, *, quick: bool) -> dict[str, Any]:
         """What goes to the results: the line itself, the hardware and the versions."""

@@ -122,7 +122,8 @@ def scaling(plan: Plan) -> Iterator[Figure]:
         sides = [epochs_of(fleet, f"{name} {size:g}", units=1 if epochs else None) for size, fleet in started.items()]
         timings = interleave(sides, plan.device, plan.seconds)
         for side, fleet in zip(sides, started.values(), strict=True):
-            yield _figure("scaling", side.name, timings[side.name], fleet, unit="an epoch" if epochs else "an update")
+            unit = {"unit": "an epoch"} if epochs else {}
+            yield _figure("scaling", side.name, timings[side.name], fleet, **unit)
         power = exponent(sizes, [timings[side.name].ms for side in sides])
         yield Figure("scaling", f"{name}: exponent", details={"exponent": power})
 
