@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -122,7 +123,7 @@ def scaling(plan: Plan) -> Iterator[Figure]:
         sides = [epochs_of(fleet, f"{name} {size:g}", units=1 if epochs else None) for size, fleet in started.items()]
         timings = interleave(sides, plan.device, plan.seconds)
         for side, fleet in zip(sides, started.values(), strict=True):
-            unit = {"unit": "an epoch"} if epochs else {}
+            unit: dict[str, Any] = {"unit": "an epoch"} if epochs else {}
             yield _figure("scaling", side.name, timings[side.name], fleet, **unit)
         power = exponent(sizes, [timings[side.name].ms for side in sides])
         yield Figure("scaling", f"{name}: exponent", details={"exponent": power})
