@@ -81,6 +81,7 @@ def test_the_decoder_mirrors_the_encoder_below_it() -> None:
 
 def test_stacked_members_cost_what_each_would_alone() -> None:
     members = [network(3, seed) for seed in (0, 1)]
+    members[1].rungs[0].cost = 7.0  # members may differ in λ
     unlabeled, labeled, targets, noise = batch()
     together = stack(members).costs(
         unlabeled.expand(2, -1, -1), labeled.expand(2, -1, -1), targets.expand(2, -1),

@@ -226,6 +226,15 @@ def test_a_stack_of_ladders_on_maps_computes_what_its_members_compute_alone(netw
         torch.testing.assert_close(together[member], alone, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("network", NETWORKS)
+def test_a_stack_takes_rows_that_all_members_share(network):
+    ladders = [pair(NETWORKS[network], seed, unlabelled=5, labelled=4).ladder() for seed in (1, 2)]
+    rows = torch.from_numpy(pair(NETWORKS[network], 1, unlabelled=5, labelled=4).batch.unlabelled)
+    together = stack(ladders)(rows)
+    for member, ladder in enumerate(ladders):
+        torch.testing.assert_close(together[member], ladder(rows), rtol=1e-10, atol=1e-12)
+
+
 def test_noise_and_costs_may_differ_from_member_to_member():
     one = NETWORKS["pooling"]
     other = replace(one, noise=tuple(2 * n for n in one.noise), costs=tuple(3 * c for c in one.costs))

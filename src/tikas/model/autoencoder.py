@@ -69,13 +69,18 @@ class Autoencoder(Ladder):
         if any(len(shape) > 1 for shape in self.shapes[1 : attached + 1]):
             raise ValueError("A plain decoder mirrors dense rungs; here a rung below it makes maps.")
         self.attached = attached
-        self.cost = cost
+        self.rungs[0].cost = float(cost)  # where a fleet looks for what its members differ in
         layers = [
             DenseRung(Dense(prod(self.shapes[level])), self.shapes[level + 1], top=False, noise=0.0, cost=0.0)
             for level in range(attached - 1, 0, -1)
         ]
         self.decoder = nn.ModuleList([*layers, Pixels(self.shapes[0], self.shapes[1])])
         self._reset_decoder(generator)
+
+    @property
+    def cost(self) -> float | Tensor:
+        """λ."""
+        return self.rungs[0].cost
 
     def reset(self, generator: torch.Generator | None = None) -> None:
         super().reset(generator)

@@ -72,6 +72,7 @@ def _larger_than_its_maps(weight: Tensor, padded_side: int, stride: int) -> bool
 def _convolve_by_product(x: Tensor, weight: Tensor, stride: int) -> Tensor:
     """The few windows of each map as rows of a product."""
     kernel = weight.shape[-1]
+    x = x.expand(*weight.shape[:-4], *x.shape[-4:]) if weight.dim() > 4 else x
     windows = x.unfold(-2, kernel, stride).unfold(-2, kernel, stride).movedim(-5, -3)
     *batch, height, width = windows.shape[:-3]
     made = product(_as_rows(windows, weight), weight.flatten(-3))
