@@ -22,7 +22,7 @@ pytest: $(READY)
 	$(BIN)/python -m pytest
 
 bench: $(READY)
-	$(BIN)/python benchmarks/digits.py
+	$(BIN)/tikas bench
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
