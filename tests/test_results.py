@@ -240,7 +240,7 @@ def test_a_command_runs_what_its_names_ask_for_and_goes_on_where_it_stopped(
         assert reproduce(Reproduce(("table1",), results=tmp_path, quiet=True, device="cpu")) == 0
     said = capsys.readouterr().out
     assert "2 members measured" in said
-    assert "0 members measured, 2 were there already" in said
+    assert "0 members measured, 2 there already" in said
     assert reproduce(Reproduce(("all",), results=tmp_path, epochs=2, seeds=1, quiet=True, device="cpu")) == 0
     assert {path.name for path in tmp_path.iterdir()} == {"paper.jsonl", "smoke.jsonl"}
 

@@ -135,10 +135,11 @@ def _rows(task: Task, command: Reproduce) -> Rows:
 
 
 def _in_words(outcome: Outcome, out: Path) -> str:
-    before = f", {outcome.finished_before} were there already" if outcome.finished_before else ""
+    before = f", {outcome.finished_before} there already" if outcome.finished_before else ""
     failed = f"; {len(outcome.failures)} failed" if outcome.failures else ""
     where = f" in {out}" if outcome.measured else ""
-    return f"{outcome.measured} members measured{where}{before}{failed}"
+    plural = "" if outcome.measured == 1 else "s"
+    return f"{outcome.measured} member{plural} measured{where}{before}{failed}"
 
 
 def _listing(ledger: Ledger) -> list[str]:
