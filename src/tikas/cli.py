@@ -93,12 +93,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     >>> main(["predict", "nowhere.safetensors", "rows.csv"])
     2
     """
-    command = _parse(list(sys.argv[1:] if arguments is None else arguments))
     warnings.showwarning = _show_warning
     # Threads that spin while they wait are many times slower where another process wants their core.
     os.environ.setdefault("GOMP_SPINCOUNT", "30000")
     try:
-        return _carry_out(command)
+        return _carry_out(_parse(list(sys.argv[1:] if arguments is None else arguments)))
     except BrokenPipeError:
         sys.stderr.close()
         return FAILED
