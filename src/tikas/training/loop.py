@@ -144,7 +144,8 @@ def _train_epoch(fleet: Fleet, job: Job, epoch: int) -> History:
     started = time.perf_counter()
     updates = fleet.streams.updates
     rates = _rates(job.recipes, (epoch - 1) * updates, updates)
-    costs = fleet.train_epoch(rates if len(set(job.recipes)) > 1 else rates[:, 0])
+    schedules = {(recipe.learning_rate, recipe.annealed) for recipe in job.recipes}
+    costs = fleet.train_epoch(rates if len(schedules) > 1 else rates[:, 0])
     costs = costs.view(updates, fleet.members, -1).double().cpu()
     _check_finite(costs, epoch, job)
     seconds = time.perf_counter() - started
