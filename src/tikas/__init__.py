@@ -11,8 +11,9 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from tikas.estimators import LadderClassifier, LadderRegressor, load
+    from tikas.model.costs import Costs
     from tikas.model.gamma import gamma
-    from tikas.model.ladder import Costs, Ladder
+    from tikas.model.ladder import Ladder
     from tikas.model.specs import Conv, Dense, GlobalMeanPool, MaxPool, MeanPool
 
 __all__ = [
@@ -32,7 +33,7 @@ __all__ = [
 
 _HOMES = {
     "Conv": "tikas.model.specs",
-    "Costs": "tikas.model.ladder",
+    "Costs": "tikas.model.costs",
     "Dense": "tikas.model.specs",
     "GlobalMeanPool": "tikas.model.specs",
     "Ladder": "tikas.model.ladder",

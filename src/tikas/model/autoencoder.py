@@ -9,8 +9,9 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from tikas.model.costs import Costs
 from tikas.model.dense import DenseRung, product, reset_weight
-from tikas.model.ladder import Costs, Ladder
+from tikas.model.ladder import Ladder
 from tikas.model.layout import all_dims, per_unit, rows_dim
 from tikas.model.specs import Dense, RungSpec
 

@@ -1,14 +1,15 @@
-"""What a ladder is given, checked at its door: what was given, what was expected, what to do."""
+"""What ladders and the Γ-model are given, checked at their doors: what was given, what was expected, what to do."""
 
 from collections.abc import Iterable, Sequence
 from math import isfinite
 from numbers import Integral
-from typing import get_args
+from typing import Any, get_args
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from tikas.model.denoisers import DENOISERS
+from tikas.model.heads import width_of_output
 from tikas.model.names import Task
 from tikas.model.specs import RungSpec, Shape, shapes_of
 
@@ -121,3 +122,32 @@ def check_noise(noise: Sequence[Tensor], rows: int, shapes: Sequence[tuple[int, 
     fits = [shape[-len(wanted) :] == wanted for shape, wanted in zip(given, expected, strict=False)]
     if len(given) != len(expected) or not all(fits):
         raise ValueError(f"Got noise of shapes {given}; expected one tensor for each level: {expected}.")
+
+
+def check_gamma(network: nn.Module, n_classes: int, noise: float | Sequence[float], cost: float) -> tuple[float, float]:
+    """The noise of the input and that of all other places, once everything is known to be good."""
+    if not isinstance(network, nn.Module):
+        raise TypeError(f"network={network!r}: expected a torch.nn.Module that ends in class scores.")
+    if isinstance(n_classes, bool) or not isinstance(n_classes, Integral) or n_classes < 2:
+        raise ValueError(f"n_classes={n_classes!r}: expected a whole number of at least 2.")
+    noises = tuple(float(value) for value in noise) if isinstance(noise, Sequence) else (float(noise),) * 2
+    if len(noises) != 2 or not all(isfinite(value) and value >= 0 for value in noises):
+        raise ValueError(
+            f"noise={noise!r}: expected one deviation, or two, the input's and the one for all other places; finite "
+            "and at least 0."
+        )
+    if not (isfinite(cost) and cost >= 0):
+        raise ValueError(f"cost={cost!r}: expected a finite number of at least 0.")
+    width = width_of_output(network)
+    if width not in (None, n_classes):
+        raise ValueError(wrong_scores(("rows", width), "rows", n_classes))
+    return noises[0], noises[1]
+
+
+def wrong_scores(given: tuple[Any, ...], rows: Any, n_classes: int) -> str:
+    """What to say of a network whose last layer is not `n_classes` wide."""
+    shapes = [f"({', '.join(map(str, shape))})" for shape in (given, (rows, n_classes))]
+    return (
+        f"The network gives scores of shape {shapes[0]}, and n_classes={n_classes} asks for {shapes[1]}. "
+        f"Let its last layer have {n_classes} outputs, or set n_classes."
+    )

@@ -1,4 +1,6 @@
-"""What the output of labelled rows costs."""
+"""The costs of an update: what `costs` of every model returns, and the supervised one of them."""
+
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -6,8 +8,42 @@ from torch import Tensor
 from tikas.model.names import Task
 
 
+class Costs(NamedTuple):
+    """What `tikas.Ladder.costs` returns, and its likes.
+
+    Attributes
+    ----------
+    total
+        The supervised cost plus each λ times its denoising cost: the one to call ``backward`` on.
+    supervised
+        Mean cross-entropy of the labelled rows' corrupted output, or its mean squared error.
+    denoising
+        The L+1 denoising costs from the input up, unweighted; zero where λ is zero.
+    """
+
+    total: Tensor
+    supervised: Tensor
+    denoising: Tensor
+
+
 def supervised_cost(output: Tensor, targets: Tensor | None, weights: Tensor | None, task: Task) -> Tensor:
-    """The mean over labelled rows of their cross-entropy or squared error; zero where there are none."""
+    """The mean over labelled rows of their cross-entropy or squared error; zero where there are none.
+
+    Parameters
+    ----------
+    output
+        Class scores or values, ``(*members, rows, outputs)``.
+    targets
+        Classes ``(*members, rows)``, or values of the output's shape.
+    weights
+        How much each row counts, ``(*members, rows)``.
+
+    Examples
+    --------
+    >>> scores = torch.tensor([[0.0, 0.0], [0.0, 0.0]])
+    >>> supervised_cost(scores, torch.tensor([0, 1]), None, "classification")
+    tensor(0.6931)
+    """
     if targets is None or output.shape[-2] == 0:
         return output.new_zeros(output.shape[:-2])
     if task == "classification":

@@ -1,15 +1,13 @@
 """The Γ-model around any network that ends in class scores: its corrupted scores learn to be denoised."""
 
 from collections.abc import Sequence
-from math import isfinite
-from numbers import Integral
-from typing import Any, Self
+from typing import Self
 
 import torch
 from torch import Tensor, nn
 
 from tikas.model.calibration import beside, calibrate_batch_norms
-from tikas.model.checks import check_targets
+from tikas.model.checks import check_gamma, check_targets, wrong_scores
 from tikas.model.corruption import (
     Corruption,
     Draws,
@@ -18,9 +16,7 @@ from tikas.model.corruption import (
     in_eval_mode,
     running_statistics_left_alone,
 )
-from tikas.model.costs import supervised_cost
-from tikas.model.heads import width_of_output
-from tikas.model.ladder import Costs
+from tikas.model.costs import Costs, supervised_cost
 from tikas.model.names import Task
 from tikas.model.rungs import Dense, NormalizedRung
 from tikas.model.statistics import Gathering, normalize
@@ -120,7 +116,7 @@ class Gamma(nn.Module):
         example: Tensor | None = None,
     ) -> None:
         super().__init__()
-        noises = _check_settings(network, n_classes, noise, cost)
+        noises = check_gamma(network, n_classes, noise, cost)
         self.task: Task = "classification"
         self.noise = noises[0]
         self.corruption = Corruption(network, noises[-1])
@@ -291,35 +287,5 @@ class Gamma(nn.Module):
         if not isinstance(scores, Tensor):
             raise TypeError(f"The network returns {type(scores).__name__}; wrap it so that it returns class scores.")
         if scores.shape != (len(x), *self.rung.shape):
-            raise ValueError(_wrong_scores(tuple(scores.shape), len(x), self.rung.shape[0]))
+            raise ValueError(wrong_scores(tuple(scores.shape), len(x), self.rung.shape[0]))
         return scores
-
-
-def _check_settings(
-    network: nn.Module, n_classes: int, noise: float | Sequence[float], cost: float
-) -> tuple[float, float]:
-    """The noise of the input and that of all other places, once everything is known to be good."""
-    if not isinstance(network, nn.Module):
-        raise TypeError(f"network={network!r}: expected a torch.nn.Module that ends in class scores.")
-    if isinstance(n_classes, bool) or not isinstance(n_classes, Integral) or n_classes < 2:
-        raise ValueError(f"n_classes={n_classes!r}: expected a whole number of at least 2.")
-    noises = tuple(float(value) for value in noise) if isinstance(noise, Sequence) else (float(noise),) * 2
-    if len(noises) != 2 or not all(isfinite(value) and value >= 0 for value in noises):
-        raise ValueError(
-            f"noise={noise!r}: expected one deviation, or two, the input's and the one for all other places; finite "
-            "and at least 0."
-        )
-    if not (isfinite(cost) and cost >= 0):
-        raise ValueError(f"cost={cost!r}: expected a finite number of at least 0.")
-    width = width_of_output(network)
-    if width not in (None, n_classes):
-        raise ValueError(_wrong_scores(("rows", width), "rows", n_classes))
-    return noises[0], noises[1]
-
-
-def _wrong_scores(given: tuple[Any, ...], rows: Any, n_classes: int) -> str:
-    shapes = [f"({', '.join(map(str, shape))})" for shape in (given, (rows, n_classes))]
-    return (
-        f"The network gives scores of shape {shapes[0]}, and n_classes={n_classes} asks for {shapes[1]}. "
-        f"Let its last layer have {n_classes} outputs, or set n_classes."
-    )

@@ -1,36 +1,18 @@
 """Algorithm 1: corrupt on the way up, run clean beside it, denoise on the way down, sum the costs."""
 
 from collections.abc import Sequence
-from typing import NamedTuple, Self, cast
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
 
-from tikas.model.calibration import calibrate_rungs
 from tikas.model.checks import check_noise, check_rows, check_settings, check_targets
-from tikas.model.costs import supervised_cost
-from tikas.model.layout import all_dims, rows_dim
+from tikas.model.costs import Costs, supervised_cost
+from tikas.model.encoder import Encoder
+from tikas.model.layout import all_dims, first_rows, rows_dim
 from tikas.model.names import DenoiserName, Task
 from tikas.model.rungs import Rung, RungSpec, build
 from tikas.model.statistics import Statistics, normalize
-
-
-class Costs(NamedTuple):
-    """What `Ladder.costs` returns.
-
-    Attributes
-    ----------
-    total
-        The supervised cost plus each λ times its denoising cost: the one to call ``backward`` on.
-    supervised
-        Mean cross-entropy of the labelled rows' corrupted output, or its mean squared error.
-    denoising
-        The L+1 denoising costs from the input up, unweighted; zero where λ is zero.
-    """
-
-    total: Tensor
-    supervised: Tensor
-    denoising: Tensor
 
 
 class Climb(NamedTuple):
@@ -48,7 +30,7 @@ LABELED, CORRUPTED, CLEAN = range(3)
 """The streams of `Ladder.costs`: labelled rows with noise, unlabelled rows with noise, unlabelled rows without."""
 
 
-class Ladder(nn.Module):
+class Ladder(Encoder):
     """The Ladder network: an encoder run clean and run with noise, and a decoder that denoises every level.
 
         z̃₀ = x + n;  z̃ₗ = N(Wₗ h̃ₗ₋₁) + n;  h̃ₗ = φ(γₗ·(z̃ₗ + βₗ))         corrupted, and the same without n: clean
@@ -99,9 +81,6 @@ class Ladder(nn.Module):
     torch.Size([20, 10])
     """
 
-    rungs: Sequence[Rung]
-    calibrated: Tensor
-
     def __init__(
         self,
         input_shape: Sequence[int],
@@ -112,20 +91,17 @@ class Ladder(nn.Module):
         task: Task = "classification",
         generator: torch.Generator | None = None,
     ) -> None:
-        super().__init__()
         noises, weights = check_settings(input_shape, rungs, noise, costs, denoiser, task)
-        self.task = task
         levels = [Rung(tuple(input_shape), noise=noises[0], cost=weights[0])]
         for level, rung in enumerate(rungs, 1):
             top = level == len(rungs)
             levels.append(build(rung, levels[-1].shape, top=top, noise=noises[level], cost=weights[level]))
-        self.rungs = cast("Sequence[Rung]", nn.ModuleList(levels))
+        super().__init__(levels, task)
         self.costed = [level for level, weight in enumerate(weights) if weight > 0]
         for level in self._descent():
             self.rungs[level].add_denoiser(denoiser)
             if level > self.costed[0]:
                 self.rungs[level].add_back()
-        self.register_buffer("calibrated", torch.tensor(False))
         self.reset(generator)
 
     @classmethod
@@ -184,21 +160,6 @@ class Ladder(nn.Module):
         settings = {"noise": noise, "costs": costs, "denoiser": denoiser, "task": task, "generator": generator}
         return from_sequential(cls, network, input_shape, rows, **settings)
 
-    def reset(self, generator: torch.Generator | None = None) -> None:
-        """Draw the first weights again."""
-        for rung in self.rungs:
-            rung.reset(generator)
-
-    @property
-    def shapes(self) -> list[tuple[int, ...]]:
-        """The shape of every level, the input first."""
-        return [rung.shape for rung in self.rungs]
-
-    @property
-    def top(self) -> int:
-        """L, the number of the output level."""
-        return len(self.rungs) - 1
-
     def costs(
         self,
         unlabeled: Tensor,
@@ -247,14 +208,15 @@ class Ladder(nn.Module):
         check_noise(noise, sum(sizes), self.shapes)
         draws = [torch.split(draw, sizes, rows_dim(shape)) for draw, shape in zip(noise, self.shapes, strict=True)]
 
-        # Up: the corrupted passes and the clean one share each product, and never their statistics.
+        # Corrupted encoder and clean encoder. They share each product, and never their statistics.
         reach = [self.top, self.top if self.costed else -1, max(self.costed, default=-1)]
         climb = self._climb([labeled, unlabeled, unlabeled], list(zip(*draws, strict=True)), reach)
 
-        # Down: every level from the top to the lowest that has a cost.
+        # Decoder and denoising, from the top to the lowest level that has a cost.
         denoised = self._descend(climb, CORRUPTED)
 
-        supervised = self._supervised_cost(climb.outputs[LABELED], targets, weights)
+        # Cost function C for training.
+        supervised = supervised_cost(climb.outputs[LABELED], targets, weights, self.task)
         denoising = [torch.zeros_like(supervised)] * len(self.rungs)
         total = supervised
         for level in self.costed:
@@ -274,7 +236,7 @@ class Ladder(nn.Module):
         statistics: list[Statistics | None] = []
         for level, rung in enumerate(self.rungs):
             climbing = [size for size, highest in zip(sizes, reach, strict=True) if highest >= level]
-            hidden = _first(hidden, sum(climbing), self.shapes[max(level - 1, 0)])
+            hidden = first_rows(hidden, sum(climbing), self.shapes[max(level - 1, 0)])
             batches = torch.split(rung.up(hidden), climbing, rows_dim(rung.shape))
             corrupted = [
                 rung.corrupt(rung.normalize(batch), draws[level]) for batch, draws in zip(batches, noise, strict=False)
@@ -308,66 +270,9 @@ class Ladder(nn.Module):
             denoised = statistics.normalize(denoised)
         return (climb.latents[level][CLEAN] - denoised).square().mean(all_dims(self.shapes[level]))
 
-    def _supervised_cost(self, output: Tensor, targets: Tensor | None, weights: Tensor | None) -> Tensor:
-        """Mean over the labelled rows; zero where there are none."""
-        return supervised_cost(output, targets, weights, self.task)
-
     def _descent(self) -> range:
         """The levels that the decoder visits, from the top down; none where nothing has a cost."""
         return range(self.top, self.costed[0] - 1, -1) if self.costed else range(0)
-
-    def draw_noise(self, rows: Tensor, count: int, generator: torch.Generator | None = None) -> list[Tensor]:
-        """Standard-normal noise for `count` rows at every level, of the kind and on the device of `rows`."""
-        members = rows.shape[: rows_dim(self.shapes[0])]
-        return [
-            torch.randn(*members, count, *shape, generator=generator, dtype=rows.dtype, device=rows.device)
-            for shape in self.shapes
-        ]
-
-    def forward(self, x: Tensor) -> Tensor:
-        """The clean output: class scores (logits), or the regression's values.
-
-        In training mode the batch's own statistics normalise it; in eval mode the calibrated ones, so that no row
-        depends on another.
-        """
-        return self.encode(x)[1]
-
-    def encode(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The top's clean latent z and the output that is made of it."""
-        check_rows(x, self.shapes[0])
-        if not (self.training or torch.compiler.is_compiling() or bool(self.calibrated.all())):
-            raise RuntimeError(
-                "This ladder has no statistics for eval mode yet: call ladder.calibrate(rows) with training rows first."
-            )
-        latent = hidden = x
-        for rung in self.rungs[1:]:
-            projected = rung.up(hidden)
-            latent = rung.normalize(projected) if self.training else rung.calibrated.normalize(projected)
-            hidden = rung.activate(latent)
-        return latent, hidden
-
-    @torch.no_grad()
-    def calibrate(self, x: Tensor, chunk: int | None = None) -> Self:
-        """Set the statistics of eval mode from these rows: exact, rung by rung, however many rows there are.
-
-        Each rung's statistics are gathered with the rungs below it already calibrated, `chunk` rows at a time (by
-        default 4096, or fewer where maps are large). Give all training rows for the best result, or the labelled ones
-        alone to do as the paper's authors did.
-
-        Examples
-        --------
-        >>> from tikas import Dense
-        >>> rows = torch.rand(50, 4)
-        >>> ladder = Ladder(input_shape=(4,), rungs=[Dense(3)]).calibrate(rows).eval()
-        >>> bool(torch.allclose(ladder(rows)[:1], ladder(rows[:1]), atol=1e-5))  # no row depends on another
-        True
-        """
-        check_rows(x, self.shapes[0])
-        if x.numel() == 0:
-            raise ValueError("There are no rows to calibrate with; give training rows, the more the better.")
-        calibrate_rungs(self.rungs, x, chunk)
-        self.calibrated.fill_(True)
-        return self
 
     @torch.no_grad()
     def denoise(self, x: Tensor, noise: Sequence[Tensor] | None = None) -> list[Tensor | None]:
@@ -389,9 +294,3 @@ class Ladder(nn.Module):
         check_noise(noise, count, self.shapes)
         denoised = self._descend(self._climb([x], [noise], [self.top]), stream=0)
         return [denoised.get(level) for level in range(len(self.rungs))]
-
-
-def _first(x: Tensor, count: int, shape: tuple[int, ...]) -> Tensor:
-    """The first `count` rows, or all if there are no more than that."""
-    rows = rows_dim(shape)
-    return x if x.shape[rows] <= count else x.narrow(rows, 0, count)

@@ -36,3 +36,9 @@ def batch_dims(shape: tuple[int, ...]) -> tuple[int, ...]:
 def all_dims(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Every dimension of a batch but the members'."""
     return tuple(range(rows_dim(shape), 0))
+
+
+def first_rows(x: Tensor, count: int, shape: tuple[int, ...]) -> Tensor:
+    """The first `count` rows of a batch of the level's `shape`, or all if there are no more than that."""
+    rows = rows_dim(shape)
+    return x if x.shape[rows] <= count else x.narrow(rows, 0, count)

@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import nn
 
-from tikas.model.ladder import Costs
+from tikas.model.costs import Costs
 
 
 class CostsOf(nn.Module):

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from tikas.data.streams import Streams
-from tikas.model.ladder import Costs, Ladder
+from tikas.model.costs import Costs
+from tikas.model.ladder import Ladder
 from tikas.training.fleet import Fleet, own_settings, stack, with_tensors
 
 

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from tikas.data.streams import Batch, Streams, generator
-from tikas.model.ladder import Costs, Ladder
+from tikas.model.costs import Costs
+from tikas.model.ladder import Ladder
 from tikas.training.recipe import Recipe
 
 

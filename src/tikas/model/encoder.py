@@ -1,0 +1,111 @@
+"""The encoder: rungs from the input up to the output, run clean, and the statistics that eval mode needs."""
+
+from collections.abc import Sequence
+from typing import Self, cast
+
+import torch
+from torch import Tensor, nn
+
+from tikas.model.calibration import calibrate_rungs
+from tikas.model.checks import check_rows
+from tikas.model.layout import rows_dim
+from tikas.model.names import Task
+from tikas.model.rung import Rung
+
+
+class Encoder(nn.Module):
+    """The part of a ladder that is a network like others: rows in, outputs out.
+
+        h₀ = z₀ = x;  zₗ = N(Wₗ hₗ₋₁);  hₗ = φ(γₗ·(zₗ + βₗ))
+
+    Parameters
+    ----------
+    rungs
+        From the input level up to the output.
+    task
+        ``"classification"``: the outputs are class scores. ``"regression"``: they are values.
+
+    Examples
+    --------
+    >>> from tikas import Dense, Ladder
+    >>> ladder = Ladder(input_shape=(4,), rungs=[Dense(5), Dense(3)])
+    >>> isinstance(ladder, Encoder), ladder.shapes, ladder.top
+    (True, [(4,), (5,), (3,)], 2)
+    """
+
+    rungs: Sequence[Rung]
+    calibrated: Tensor
+
+    def __init__(self, rungs: Sequence[Rung], task: Task) -> None:
+        super().__init__()
+        self.task = task
+        self.rungs = cast("Sequence[Rung]", nn.ModuleList(rungs))
+        self.register_buffer("calibrated", torch.tensor(False))
+
+    def reset(self, generator: torch.Generator | None = None) -> None:
+        """Draw the first weights, again if need be."""
+        for rung in self.rungs:
+            rung.reset(generator)
+
+    @property
+    def shapes(self) -> list[tuple[int, ...]]:
+        """The shape of every level, the input first."""
+        return [rung.shape for rung in self.rungs]
+
+    @property
+    def top(self) -> int:
+        """L, the number of the output level."""
+        return len(self.rungs) - 1
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The clean output: class scores (logits), or the regression's values.
+
+        In training mode the batch's own statistics normalise it; in eval mode the calibrated ones, so that no row
+        depends on another.
+        """
+        return self.encode(x)[1]
+
+    def encode(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The top's clean latent z and the output that is made of it."""
+        check_rows(x, self.shapes[0])
+        if not (self.training or torch.compiler.is_compiling() or bool(self.calibrated.all())):
+            raise RuntimeError(
+                "This ladder has no statistics for eval mode yet: call ladder.calibrate(rows) with training rows first."
+            )
+        latent = hidden = x
+        for rung in self.rungs[1:]:
+            projected = rung.up(hidden)
+            latent = rung.normalize(projected) if self.training else rung.calibrated.normalize(projected)
+            hidden = rung.activate(latent)
+        return latent, hidden
+
+    @torch.no_grad()
+    def calibrate(self, x: Tensor, chunk: int | None = None) -> Self:
+        """Set the statistics of eval mode from these rows: exact, rung by rung, however many rows there are.
+
+        Each rung's statistics are gathered with the rungs below it already calibrated, `chunk` rows at a time (by
+        default 4096, or fewer where maps are large). Give all training rows for the best result, or the labelled ones
+        alone to do as the paper's authors did.
+
+        Examples
+        --------
+        >>> from tikas import Dense, Ladder
+        >>> rows = torch.rand(50, 4)
+        >>> ladder = Ladder(input_shape=(4,), rungs=[Dense(3)]).calibrate(rows).eval()
+        >>> bool(torch.allclose(ladder(rows)[:1], ladder(rows[:1]), atol=1e-5))  # no row depends on another
+        True
+        """
+        check_rows(x, self.shapes[0])
+        if x.numel() == 0:
+            raise ValueError("There are no rows to calibrate with; give training rows, the more the better.")
+        calibrate_rungs(self.rungs, x, chunk)
+        self.calibrated.fill_(True)
+        return self
+
+    def draw_noise(self, rows: Tensor, count: int, generator: torch.Generator | None = None) -> list[Tensor]:
+        """Standard-normal noise for `count` rows at every level, of the kind and on the device of `rows`."""
+        members = rows.shape[: rows_dim(self.shapes[0])]
+        return [
+            torch.randn(*members, count, *shape, generator=generator, dtype=rows.dtype, device=rows.device)
+            for shape in self.shapes
+        ]
