@@ -134,6 +134,16 @@ def test_a_recipe_too_few_is_refused():
         fit(examples(), [split(CLASSES, 9)] * 2, [RECIPE], [0, 1], device="cpu")
 
 
+def test_no_member_at_all_is_refused():
+    with pytest.raises(ValueError, match=r"Got 0 seeds, .* at least one member"):
+        fit(examples(), [], RECIPE, [], device="cpu")
+
+
+def test_a_ladder_to_go_on_from_too_few_is_refused():
+    with pytest.raises(ValueError, match="Got 1 ladders to go on from and 2 seeds"):
+        fit(examples(), [split(CLASSES, 9)] * 2, RECIPE, [0, 1], start=[build_double(RECIPE, (7,), 3, 0)], device="cpu")
+
+
 # Memory.
 
 

@@ -23,6 +23,11 @@ def convolve(x: Tensor, weight: Tensor, padding: Sides, stride: int = 1) -> Tens
         The maps, and the kernels ``(*members, channels out, channels in, height, width)``.
     padding
         Zeros before the first position and after the last one, on either side.
+
+    Examples
+    --------
+    >>> convolve(torch.ones(2, 5, 1, 8, 8), torch.ones(2, 3, 1, 3, 3), padding=(0, 0)).shape  # two members
+    torch.Size([2, 5, 3, 6, 6])
     """
     before, after = padding
     members = weight.shape[:-4]
@@ -48,6 +53,11 @@ def spread(x: Tensor, weight: Tensor, padding: Sides, stride: int, sides: Sequen
         Of the convolution that made the maps `x`.
     sides
         Height and width of the maps that it made them of.
+
+    Examples
+    --------
+    >>> spread(torch.ones(1, 1, 1, 2), torch.ones(1, 1, 1, 1), padding=(0, 0), stride=2, sides=(1, 4))
+    tensor([[[[1., 0., 1., 0.]]]])
     """
     if weight.shape[-1] > x.shape[-1]:
         whole = _spread_by_product(x, weight, stride)

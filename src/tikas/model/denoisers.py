@@ -16,7 +16,22 @@ from tikas.model.layout import batch_dims, rows_per_unit
 
 
 class Denoiser(nn.Module):
-    """What the five have in common: rows of parameters, one value a unit, zero but for the sigmoids' inner slopes."""
+    """What the five have in common: rows of parameters, one value a unit, zero but for the sigmoids' inner slopes.
+
+    Parameters
+    ----------
+    shape
+        Of the level.
+    rows
+        The names of the parameters, and how many rows each has.
+
+    Examples
+    --------
+    >>> denoiser = Gaussian(shape=(3,))
+    >>> denoiser.reset()
+    >>> denoiser(torch.ones(2, 3), torch.ones(2, 3)).abs().max(), denoiser.a.shape
+    (tensor(0., grad_fn=<MaxBackward1>), torch.Size([10, 3]))
+    """
 
     def __init__(self, shape: tuple[int, ...], **rows: int) -> None:
         super().__init__()
@@ -114,9 +129,11 @@ class MiniatureMLP(Denoiser):
     a: Tensor
     b: Tensor
     c: Tensor
+    width = 4
+    """Of ξ."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
-        super().__init__(shape, a=4, b=1, c=4)
+        super().__init__(shape, a=self.width, b=1, c=self.width)
 
     def reset(self) -> None:
         with torch.no_grad():
@@ -124,40 +141,26 @@ class MiniatureMLP(Denoiser):
             self.b.zero_()
             self.c.zero_()[1] = 1.0
 
+    def seen(self, corrupted: Tensor, above: Tensor) -> tuple[Tensor, ...]:
+        """ξ without its one."""
+        return corrupted, above, corrupted * above
+
     def forward(self, corrupted: Tensor, above: Tensor) -> Tensor:
-        a1, a2, a3, a4 = self.rows(self.a)
-        c1, c2, c3, c4 = self.rows(self.c)
+        seen = self.seen(corrupted, above)
         (b,) = self.rows(self.b)
-        product = corrupted * above
-        inside = c1 + c2 * corrupted + c3 * above + c4 * product
-        return a1 + a2 * corrupted + a3 * above + a4 * product + b * torch.sigmoid(inside)
+        return _affine(self.rows(self.a), seen) + b * torch.sigmoid(_affine(self.rows(self.c), seen))
 
 
-class NoProduct(Denoiser):
+class NoProduct(MiniatureMLP):
     r"""g2, the miniature network without the product:
 
     ẑ = a ξ' + b sigmoid(c ξ'),   ξ' = [1, z̃, u]
     """
 
-    a: Tensor
-    b: Tensor
-    c: Tensor
+    width = 3
 
-    def __init__(self, shape: tuple[int, ...]) -> None:
-        super().__init__(shape, a=3, b=1, c=3)
-
-    def reset(self) -> None:
-        with torch.no_grad():
-            self.a.zero_()
-            self.b.zero_()
-            self.c.zero_()[1] = 1.0
-
-    def forward(self, corrupted: Tensor, above: Tensor) -> Tensor:
-        a1, a2, a3 = self.rows(self.a)
-        c1, c2, c3 = self.rows(self.c)
-        (b,) = self.rows(self.b)
-        inside = c1 + c2 * corrupted + c3 * above
-        return a1 + a2 * corrupted + a3 * above + b * torch.sigmoid(inside)
+    def seen(self, corrupted: Tensor, above: Tensor) -> tuple[Tensor, ...]:
+        return corrupted, above
 
 
 class Linear(Denoiser):
@@ -176,8 +179,15 @@ class Linear(Denoiser):
             self.a.zero_()
 
     def forward(self, corrupted: Tensor, above: Tensor) -> Tensor:
-        a1, a2, a3, a4 = self.rows(self.a)
-        return a1 + a2 * corrupted + a3 * above + a4 * corrupted * above
+        return _affine(self.rows(self.a), (corrupted, above, corrupted * above))
+
+
+def _affine(rows: Sequence[Tensor], seen: Sequence[Tensor]) -> Tensor:
+    """The first row, and each of the others times what it sees."""
+    total, *slopes = rows
+    for slope, value in zip(slopes, seen, strict=True):
+        total = total + slope * value
+    return total
 
 
 class Additive(Denoiser):

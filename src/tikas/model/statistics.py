@@ -22,7 +22,14 @@ class Statistics(NamedTuple):
 
 
 def normalize(x: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """N(x), a batch normalised with its own statistics, in float32 at least."""
+    """N(x), a batch normalised with its own statistics, in float32 at least.
+
+    Examples
+    --------
+    >>> normalize(torch.tensor([[1.0], [3.0]]), shape=(1,))
+    tensor([[-1.],
+            [ 1.]])
+    """
     x = _precise(x)
     if x.dim() == 1 + len(shape):
         return torch.batch_norm(x, None, None, None, None, True, 0.0, EPSILON, False)
@@ -74,6 +81,19 @@ class Gathering:
     """Statistics of more rows than fit in memory: exact, by merging the moments of batches in double precision.
 
     Chan, Golub and LeVeque's pairwise update, so no large sums of squares are subtracted from each other.
+
+    Parameters
+    ----------
+    shape
+        Of a row.
+
+    Examples
+    --------
+    >>> gathering = Gathering(shape=(1,))
+    >>> for rows in ([[1.0], [2.0]], [[6.0]]):
+    ...     gathering.add(torch.tensor(rows))
+    >>> [round(float(moment), 4) for moment in gathering.moments()]
+    [3.0, 2.1602]
     """
 
     def __init__(self, shape: tuple[int, ...]) -> None:

@@ -52,8 +52,16 @@ def fit(
     build
         Makes the members; by default the ladders that the recipe describes.
 
+    Returns
+    -------
+    Trained
+        The ladders and their histories, in the order of the seeds.
+
     Raises
     ------
+    ValueError
+        Where there are not equally many seeds, splits, recipes and ladders to go on from, or members could not be
+        trained by one program.
     TrainingDivergedError
         When a cost is no longer finite, with the epoch, the cost that went first and what to try.
 
@@ -69,17 +77,22 @@ def fit(
     [1, 2]
     """
     recipes = [recipe] * len(seeds) if isinstance(recipe, Recipe) else list(recipe)
-    _check_members(recipes, splits, seeds)
+    _check_members(recipes, splits, seeds, start)
     job = Job(examples, splits, recipes, seeds, start, build)
     return train_in_groups(job, suitable_devices(device, len(seeds)), on_epoch)
 
 
-def _check_members(recipes: Sequence[Recipe], splits: Sequence[Split], seeds: Sequence[int]) -> None:
+def _check_members(
+    recipes: Sequence[Recipe], splits: Sequence[Split], seeds: Sequence[int], start: Sequence[Ladder] | None
+) -> None:
     """As many of each as there are members, and recipes that one program can train."""
-    if not len(recipes) == len(splits) == len(seeds):
+    if not len(recipes) == len(splits) == len(seeds) or not seeds:
         raise ValueError(
-            f"Got {len(seeds)} seeds, {len(splits)} splits and {len(recipes)} recipes; give one of each for a member."
+            f"Got {len(seeds)} seeds, {len(splits)} splits and {len(recipes)} recipes; give one of each for a member, "
+            "and at least one member."
         )
+    if start is not None and len(start) != len(seeds):
+        raise ValueError(f"Got {len(start)} ladders to go on from and {len(seeds)} seeds; give one for each member.")
     sizes = {(len(split.labeled), len(split.unlabeled), len(split.validation)) for split in splits}
     if len(sizes) > 1:
         raise ValueError(

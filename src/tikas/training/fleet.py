@@ -13,7 +13,18 @@ from tikas.training.recipe import Recipe
 
 
 def build_ladder(recipe: Recipe, input_shape: Sequence[int], outputs: int, seed: int | None) -> Ladder:
-    """The ladder that a recipe describes, with the first weights of this seed (or of none in particular)."""
+    """The ladder that a recipe describes, with the first weights of this seed (or of none in particular).
+
+    Raises
+    ------
+    ValueError
+        Where the network has another number of outputs.
+
+    Examples
+    --------
+    >>> build_ladder(Recipe(network=(500, 250)), (784,), outputs=10, seed=0).shapes
+    [(784,), (500,), (250,), (10,)]
+    """
     ladder = Ladder(
         input_shape=input_shape,
         rungs=recipe.rungs(outputs),
@@ -36,6 +47,12 @@ def stack(ladders: Sequence[Ladder]) -> Ladder:
 
     `tikas.model` is written so that such a ladder computes what its members would: see `tikas.model.layout`. Where
     members differ in their noise or in their costs, these have a member dimension too.
+
+    Examples
+    --------
+    >>> ladders = [build_ladder(Recipe(network=(5,)), (4,), outputs=3, seed=seed) for seed in (0, 1)]
+    >>> stack(ladders)(torch.rand(2, 8, 4)).shape  # eight rows for each of two members
+    torch.Size([2, 8, 3])
     """
     if len(ladders) == 1:
         return deepcopy(ladders[0])
@@ -95,6 +112,17 @@ class Fleet:
         What they see.
     capturable
         Whether updates may be captured as a CUDA graph.
+
+    Examples
+    --------
+    >>> from tikas.data.splits import split
+    >>> from tikas.data.streams import Examples
+    >>> classes, recipe = torch.arange(60) % 3, Recipe(network=(5,), batch_size=20)
+    >>> ladders = [build_ladder(recipe, (8,), outputs=3, seed=seed) for seed in (0, 1)]
+    >>> splits = [split(classes.numpy(), 9, seed=seed) for seed in (0, 1)]
+    >>> streams = Streams(Examples(torch.rand(60, 8), classes, 3), splits, [0, 1], ladders[0].shapes, 20, 20)
+    >>> Fleet(ladders, streams).train_epoch(torch.full((3,), 0.002)).shape  # 3 updates, 2 members, 1 + 3 costs
+    torch.Size([3, 2, 4])
     """
 
     def __init__(self, ladders: Sequence[Ladder], streams: Streams, *, capturable: bool = False) -> None:
