@@ -53,9 +53,10 @@ def bytes_of_a_member(ladder: Ladder, rows: int, updates_in_a_block: int) -> int
 
 
 def free_bytes(device: torch.device) -> int:
-    """Memory that is left on a device."""
+    """Memory that is left on a device, what torch keeps there of earlier tensors included."""
     if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
+        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + kept
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
         return next(1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
