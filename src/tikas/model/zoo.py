@@ -12,7 +12,13 @@ if TYPE_CHECKING:
 
 
 def mlp(outputs: int) -> list[RungSpec]:
-    """784-1000-500-250-250-250-10, the fully connected network of permutation-invariant MNIST."""
+    """784-1000-500-250-250-250-10, the fully connected network of permutation-invariant MNIST.
+
+    Examples
+    --------
+    >>> [rung.features for rung in mlp(10)]
+    [1000, 500, 250, 250, 250, 10]
+    """
     return [Dense(1000), Dense(500), Dense(250), Dense(250), Dense(250), Dense(outputs)]
 
 
@@ -20,6 +26,11 @@ def conv_fc(outputs: int) -> list[RungSpec]:
     """Conv-FC, for MNIST: the fully connected network on every window of 26×26 pixels, and the mean of what they say.
 
     Map sizes 28 → 3 → 3 → 3 → 3 → 3 → 3 → 1.
+
+    Examples
+    --------
+    >>> conv_fc(10)[0].kernel, len(conv_fc(10))
+    (26, 7)
     """
     return [
         Conv(1000, 26),
@@ -33,7 +44,13 @@ def conv_fc(outputs: int) -> list[RungSpec]:
 
 
 def conv_small(outputs: int) -> list[RungSpec]:
-    """Conv-Small, for MNIST. Map sizes 28 → 32 → 16 → 14 → 16 → 8 → 6 → 6 → 1."""
+    """Conv-Small, for MNIST. Map sizes 28 → 32 → 16 → 14 → 16 → 8 → 6 → 6 → 1.
+
+    Examples
+    --------
+    >>> [type(rung).__name__ for rung in conv_small(10)[:3]]
+    ['Conv', 'MaxPool', 'Conv']
+    """
     return [
         Conv(32, 5, padding="full"),
         MaxPool(2),
@@ -51,6 +68,11 @@ def conv_large(outputs: int) -> list[RungSpec]:
     """Conv-Large, for CIFAR-10: leaky ReLU, and no scale on top.
 
     Map sizes 32 → 30 → 32 → 34 → 17 → 15 → 17 → 15 → 8 → 6 → 6 → 6 → 1.
+
+    Examples
+    --------
+    >>> conv_large(10)[-1]
+    GlobalMeanPool(scale=False)
     """
     return [
         Conv(96, 3, activation="leaky_relu"),

@@ -276,6 +276,12 @@ def suitable_costs(rows: "NDArray[Any]") -> tuple[float, ...]:
 
     A reconstruction's squared error grows with the variance of the columns, and so does the noise that can be taken out
     of them; on standardised columns the input's cost is 10.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> suitable_costs(np.array([[0.0], [0.2]])), suitable_costs(np.array([[-1.0], [1.0]]))
+    ((1000.0, 10.0, 0.1), (10.0, 1.0, 0.1))
     """
     variance = float(rows.var(0, dtype=float).mean())
     bottom = 1000.0 if variance <= 0.1 else max(0.1, float(f"{10 / variance**2:.3g}"))
