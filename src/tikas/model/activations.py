@@ -12,7 +12,14 @@ from tikas.model.specs import RungSpec
 
 
 class Activation(NamedTuple):
-    """φ of h = φ(γ·(z + β)), and which of γ and β it can tell apart from what the weights do already."""
+    """φ of h = φ(γ·(z + β)), and which of γ and β it can tell apart from what the weights do already.
+
+    Examples
+    --------
+    >>> relu = ACTIVATIONS["relu"]
+    >>> relu.function(torch.tensor([-1.0, 2.0])), relu.scale, relu.bias
+    (tensor([0., 2.]), False, True)
+    """
 
     function: Callable[[Tensor], Tensor]
     scale: bool
@@ -40,7 +47,16 @@ TOP = Activation(_identity, scale=True, bias=True)
 
 
 def activation_of(spec: RungSpec, *, top: bool) -> Activation:
-    """What a rung does to its normalised values: linear where it is no place for an activation, as pooling is not."""
+    """What a rung does to its normalised values: linear where it is no place for an activation, as pooling is not.
+
+    Examples
+    --------
+    >>> from tikas.model.specs import Dense, MaxPool
+    >>> [activation_of(Dense(5), top=top).scale for top in (False, True)]  # ReLU needs no scale, the top does
+    [False, True]
+    >>> activation_of(MaxPool(2), top=False) is ACTIVATIONS["linear"]
+    True
+    """
     if top:
         return TOP._replace(scale=getattr(spec, "scale", True))
     return ACTIVATIONS[getattr(spec, "activation", "linear") or "relu"]

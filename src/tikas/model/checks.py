@@ -25,7 +25,14 @@ def check_settings(
     denoiser: str,
     task: str,
 ) -> tuple[list[float], list[float]]:
-    """The noise and the cost of every level, once everything about them is known to be good."""
+    """The noise and the cost of every level, once everything about them is known to be good.
+
+    Examples
+    --------
+    >>> from tikas import Dense
+    >>> check_settings((64,), [Dense(32), Dense(10)], noise=0.3, costs=None, denoiser="gaussian", task="classification")
+    ([0.3, 0.3, 0.3], [1000.0, 10.0, 0.1])
+    """
     if not rungs or not all(isinstance(rung, RungSpec) for rung in rungs):
         raise ValueError(f"rungs={rungs!r}: expected rungs, the output's last, for example [Dense(100), Dense(10)].")
     check_input_shape(input_shape)
@@ -54,7 +61,15 @@ def check_settings(
 
 
 def check_input_shape(shape: Sequence[int]) -> None:
-    """The shape of one row, or of one image with its channels first."""
+    """The shape of one row, or of one image with its channels first.
+
+    Examples
+    --------
+    >>> check_input_shape((3, 32, 32))
+    >>> check_input_shape((32, 32, 3))
+    Traceback (most recent call last):
+    ValueError: input_shape=(32, 32, 3): that is (height, width, channels); expected (3, 32, 32), channels first. ...
+    """
     good = isinstance(shape, Sequence) and all(isinstance(side, Integral) and side > 0 for side in shape)
     if not good or len(shape) not in (1, 3):
         grey = f" For grey images give {(1, *shape)}." if good and len(shape) == 2 else ""
@@ -62,7 +77,7 @@ def check_input_shape(shape: Sequence[int]) -> None:
             f"input_shape={shape!r}: expected (features,), the shape of one row. For images it is "
             f"(channels, height, width).{grey}"
         )
-    if channels_last(tuple(shape)):
+    if _channels_last(tuple(shape)):
         height, width, channels = shape
         raise ValueError(
             f"input_shape={tuple(shape)}: that is (height, width, channels); expected {(channels, height, width)}, "
@@ -70,13 +85,21 @@ def check_input_shape(shape: Sequence[int]) -> None:
         )
 
 
-def channels_last(shape: Shape) -> bool:
+def _channels_last(shape: Shape) -> bool:
     """Whether a shape of three is that of square images with their channels at the end."""
     return len(shape) == 3 and shape[0] == shape[1] > MOST_CHANNELS >= shape[2]
 
 
 def check_top(shape: Shape) -> None:
-    """One value for each class, or for each value of a regression."""
+    """One value for each class, or for each value of a regression.
+
+    Examples
+    --------
+    >>> check_top((10,))
+    >>> check_top((10, 6, 6))
+    Traceback (most recent call last):
+    ValueError: The top rung makes maps of shape (10, 6, 6); expected the shape (outputs,). ...
+    """
     if len(shape) != 1:
         raise ValueError(
             f"The top rung makes maps of shape {shape}; expected the shape (outputs,). End with Dense(outputs), or "
@@ -85,7 +108,15 @@ def check_top(shape: Shape) -> None:
 
 
 def check_rows(x: Tensor, shape: tuple[int, ...]) -> None:
-    """Rows of the input's shape."""
+    """Rows of the input's shape.
+
+    Examples
+    --------
+    >>> check_rows(torch.zeros(100, 3, 32, 32), (3, 32, 32))
+    >>> check_rows(torch.zeros(100, 32, 32, 3), (3, 32, 32))
+    Traceback (most recent call last):
+    ValueError: Got rows of shape (100, 32, 32, 3); this ladder takes (rows, 3, 32, 32). Channels come first: ...
+    """
     if x.dim() <= len(shape) or tuple(x.shape[-len(shape) :]) != shape:
         last = len(shape) == 3 and x.dim() > 3 and tuple(x.shape[-3:]) == (*shape[1:], shape[0])
         raise ValueError(
@@ -99,7 +130,15 @@ def check_rows(x: Tensor, shape: tuple[int, ...]) -> None:
 
 
 def check_targets(targets: Tensor | None, rows: torch.Size, task: Task, outputs: tuple[int, ...]) -> None:
-    """A class, or values, for each of the labelled rows."""
+    """A class, or values, for each of the labelled rows.
+
+    Examples
+    --------
+    >>> check_targets(torch.tensor([0, 2, 1]), torch.Size([3]), "classification", (3,))
+    >>> check_targets(torch.zeros(3, 2), torch.Size([3]), "regression", (1,))
+    Traceback (most recent call last):
+    ValueError: Got targets of shape (3, 2); expected values of (3, 1).
+    """
     if targets is None:
         if rows[-1]:
             raise ValueError(f"Got {rows[-1]} labelled rows and no targets; give the target of each.")
@@ -116,7 +155,15 @@ def check_targets(targets: Tensor | None, rows: torch.Size, task: Task, outputs:
 
 
 def check_noise(noise: Sequence[Tensor], rows: int, shapes: Sequence[tuple[int, ...]]) -> None:
-    """One draw for each level."""
+    """One draw for each level.
+
+    Examples
+    --------
+    >>> check_noise([torch.zeros(8, 4), torch.zeros(8, 3)], rows=8, shapes=[(4,), (3,)])
+    >>> check_noise([torch.zeros(8, 4)], rows=8, shapes=[(4,), (3,)])
+    Traceback (most recent call last):
+    ValueError: Got noise of shapes [(8, 4)]; expected one tensor for each level: [(8, 4), (8, 3)].
+    """
     given = [tuple(draw.shape) for draw in noise]
     expected = [(rows, *shape) for shape in shapes]
     fits = [shape[-len(wanted) :] == wanted for shape, wanted in zip(given, expected, strict=False)]
@@ -125,7 +172,13 @@ def check_noise(noise: Sequence[Tensor], rows: int, shapes: Sequence[tuple[int, 
 
 
 def check_gamma(network: nn.Module, n_classes: int, noise: float | Sequence[float], cost: float) -> tuple[float, float]:
-    """The noise of the input and that of all other places, once everything is known to be good."""
+    """The noise of the input and that of all other places, once everything is known to be good.
+
+    Examples
+    --------
+    >>> check_gamma(nn.Linear(4, 3), n_classes=3, noise=0.3, cost=1.0)
+    (0.3, 0.3)
+    """
     if not isinstance(network, nn.Module):
         raise TypeError(f"network={network!r}: expected a torch.nn.Module that ends in class scores.")
     if isinstance(n_classes, bool) or not isinstance(n_classes, Integral) or n_classes < 2:
@@ -145,7 +198,13 @@ def check_gamma(network: nn.Module, n_classes: int, noise: float | Sequence[floa
 
 
 def wrong_scores(given: tuple[Any, ...], rows: Any, n_classes: int) -> str:
-    """What to say of a network whose last layer is not `n_classes` wide."""
+    """What to say of a network whose last layer is not `n_classes` wide.
+
+    Examples
+    --------
+    >>> wrong_scores((8, 5), 8, n_classes=3)
+    'The network gives scores of shape (8, 5), and n_classes=3 asks for (8, 3). Let its last layer have 3 outputs, ...
+    """
     shapes = [f"({', '.join(map(str, shape))})" for shape in (given, (rows, n_classes))]
     return (
         f"The network gives scores of shape {shapes[0]}, and n_classes={n_classes} asks for {shapes[1]}. "

@@ -19,6 +19,13 @@ class Costs(NamedTuple):
         Mean cross-entropy of the labelled rows' corrupted output, or its mean squared error.
     denoising
         The L+1 denoising costs from the input up, unweighted; zero where λ is zero.
+
+    Examples
+    --------
+    >>> from tikas import Dense, Ladder
+    >>> costs = Ladder(input_shape=(4,), rungs=[Dense(3)], costs=(10, 0)).costs(torch.rand(8, 4))  # no labelled rows
+    >>> bool(costs.total == 10 * costs.denoising[0]), costs.supervised.item(), costs.denoising[1].item()
+    (True, 0.0, 0.0)
     """
 
     total: Tensor

@@ -11,7 +11,15 @@ EPSILON = 1e-10
 
 
 class Statistics(NamedTuple):
-    """The mean and the standard deviation of each unit, laid out to broadcast over a batch."""
+    """The mean and the standard deviation of each unit, laid out to broadcast over a batch.
+
+    Examples
+    --------
+    >>> statistics = Statistics(mean=torch.tensor([[2.0, 0.0]]), deviation=torch.tensor([[1.0, 10.0]]))
+    >>> statistics.normalize(torch.tensor([[1.0, 10.0], [3.0, -10.0]]))
+    tensor([[-1.,  1.],
+            [ 1., -1.]])
+    """
 
     mean: Tensor
     deviation: Tensor
@@ -37,7 +45,14 @@ def normalize(x: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 
 def normalize_and_tell(x: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, Statistics]:
-    """N(x) and the statistics that it was normalised with; gradients flow through all three."""
+    """N(x) and the statistics that it was normalised with; gradients flow through all three.
+
+    Examples
+    --------
+    >>> normalized, statistics = normalize_and_tell(torch.tensor([[1.0], [3.0]]), shape=(1,))
+    >>> normalized.flatten(), statistics.mean, statistics.deviation
+    (tensor([-1.,  1.]), tensor([[2.]]), tensor([[1.]]))
+    """
     normalized, mean, deviation = _NormalizeBatch.apply(_precise(x), batch_dims(shape))  # type: ignore[no-untyped-call]
     return normalized, Statistics(mean, deviation)
 
@@ -123,5 +138,11 @@ class Gathering:
 
 
 def calibrated_statistics(mean: Tensor, deviation: Tensor, shape: tuple[int, ...]) -> Statistics:
-    """Statistics that were gathered earlier, laid out to broadcast over a batch."""
+    """Statistics that were gathered earlier, laid out to broadcast over a batch.
+
+    Examples
+    --------
+    >>> calibrated_statistics(torch.zeros(3), torch.ones(3), shape=(3, 8, 8)).mean.shape
+    torch.Size([1, 3, 1, 1])
+    """
     return Statistics(per_unit(mean, shape), per_unit(deviation, shape))
