@@ -77,7 +77,7 @@ def check_input_shape(shape: Sequence[int]) -> None:
             f"input_shape={shape!r}: expected (features,), the shape of one row. For images it is "
             f"(channels, height, width).{grey}"
         )
-    if _channels_last(tuple(shape)):
+    if channels_last(tuple(shape)):
         height, width, channels = shape
         raise ValueError(
             f"input_shape={tuple(shape)}: that is (height, width, channels); expected {(channels, height, width)}, "
@@ -85,8 +85,14 @@ def check_input_shape(shape: Sequence[int]) -> None:
         )
 
 
-def _channels_last(shape: Shape) -> bool:
-    """Whether a shape of three is that of square images with their channels at the end."""
+def channels_last(shape: Shape) -> bool:
+    """Whether a shape of three is that of square images with their channels at the end.
+
+    Examples
+    --------
+    >>> channels_last((32, 32, 3)), channels_last((3, 32, 32)), channels_last((96, 3, 3))
+    (True, False, False)
+    """
     return len(shape) == 3 and shape[0] == shape[1] > MOST_CHANNELS >= shape[2]
 
 
