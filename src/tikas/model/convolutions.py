@@ -129,7 +129,15 @@ def _unfold(x: Tensor, members: Sequence[int], batch: Sequence[int]) -> Tensor:
 
 
 def reset_kernels(weight: Tensor, generator: torch.Generator | None) -> None:
-    """Uniform, of deviation 1/√inputs."""
+    """Uniform, of deviation 1/√inputs.
+
+    Examples
+    --------
+    >>> weight = torch.empty(64, 16, 5, 5)
+    >>> reset_kernels(weight, torch.Generator().manual_seed(0))
+    >>> round(weight.std().item(), 3), bool(weight.abs().max() <= 3**0.5 * 0.05)
+    (0.05, True)
+    """
     bound = (3 / weight[0].numel()) ** 0.5
     nn.init.uniform_(weight, -bound, bound, generator=generator)
 
@@ -139,6 +147,12 @@ class ConvBack(Back):
 
     A plain convolution with the mirrored padding: valid for full, full for valid, same for same. Where that would
     multiply mostly zeros (a stride; a kernel larger than the map), the same sums are made by `spread`.
+
+    Examples
+    --------
+    >>> back = ConvBack(Conv(32, 5, padding="full"), (32, 32, 32), below=(1, 28, 28))
+    >>> back.weight.shape, back(torch.zeros(2, 32, 32, 32)).shape
+    (torch.Size([1, 32, 5, 5]), torch.Size([2, 1, 28, 28]))
     """
 
     def __init__(self, spec: Conv, shape: tuple[int, ...], below: tuple[int, ...]) -> None:
@@ -159,7 +173,14 @@ class ConvBack(Back):
 
 
 class ConvRung(NormalizedRung):
-    """A rung whose way up is a convolution: ``weight`` is W, ``(channels, channels below, kernel, kernel)``."""
+    """A rung whose way up is a convolution: ``weight`` is W, ``(channels, channels below, kernel, kernel)``.
+
+    Examples
+    --------
+    >>> rung = ConvRung(Conv(32, 5, padding="full"), (1, 28, 28), top=False, noise=0.3, cost=0.1)
+    >>> rung.weight.shape, rung.up(torch.zeros(2, 1, 28, 28)).shape
+    (torch.Size([32, 1, 5, 5]), torch.Size([2, 32, 32, 32]))
+    """
 
     def __init__(self, spec: Conv, below: tuple[int, ...], *, top: bool, noise: float, cost: float) -> None:
         super().__init__(spec, below, top=top, noise=noise, cost=cost)

@@ -14,6 +14,14 @@ class PoolBack(Back):
     """Every value copied to all positions of its window, and windows that reach beyond the map cut off.
 
     A position in several windows takes the mean of their values, one in no window zero.
+
+    Examples
+    --------
+    >>> back = PoolBack(MaxPool(2), below=(1, 1, 3))
+    >>> back(torch.tensor([[[[5.0, 7.0]]]]))  # of the second window, half lies on the map
+    tensor([[[[5., 5., 7.]]]])
+    >>> PoolBack(MaxPool(2, stride=1), below=(1, 1, 3))(torch.tensor([[[[5.0, 7.0]]]]))
+    tensor([[[[5., 6., 7.]]]])
     """
 
     def __init__(self, spec: Pool, below: tuple[int, ...]) -> None:
@@ -48,7 +56,14 @@ def _fit(x: Tensor, sides: Sequence[int]) -> Tensor:
 
 
 class PoolRung(NormalizedRung):
-    """A rung whose way up takes the largest value, or the mean, of every window."""
+    """A rung whose way up takes the largest value, or the mean, of every window.
+
+    Examples
+    --------
+    >>> rung = PoolRung(MaxPool(2), (1, 2, 3), top=False, noise=0.3, cost=0.1)
+    >>> rung.up(torch.tensor([[[[1.0, 2.0, 5.0], [3.0, 4.0, 6.0]]]]))
+    tensor([[[[4., 6.]]]])
+    """
 
     def __init__(self, spec: Pool, below: tuple[int, ...], *, top: bool, noise: float, cost: float) -> None:
         super().__init__(spec, below, top=top, noise=noise, cost=cost)
@@ -65,7 +80,14 @@ class PoolRung(NormalizedRung):
 
 
 class GlobalBack(Back):
-    """Every channel's value copied to all positions of its map."""
+    """Every channel's value copied to all positions of its map.
+
+    Examples
+    --------
+    >>> GlobalBack(below=(1, 2, 2))(torch.tensor([[5.0]]))
+    tensor([[[[5., 5.],
+              [5., 5.]]]])
+    """
 
     def __init__(self, below: tuple[int, ...]) -> None:
         super().__init__()
@@ -76,7 +98,14 @@ class GlobalBack(Back):
 
 
 class GlobalRung(NormalizedRung):
-    """A rung whose way up is the mean of every channel's map."""
+    """A rung whose way up is the mean of every channel's map.
+
+    Examples
+    --------
+    >>> rung = GlobalRung(GlobalMeanPool(), (1, 2, 2), top=True, noise=0.3, cost=0.1)
+    >>> rung.up(torch.tensor([[[[1.0, 2.0], [3.0, 6.0]]]]))
+    tensor([[3.]])
+    """
 
     def __init__(self, spec: GlobalMeanPool, below: tuple[int, ...], *, top: bool, noise: float, cost: float) -> None:
         super().__init__(spec, below, top=top, noise=noise, cost=cost)

@@ -39,6 +39,12 @@ class Rung(nn.Module):
     -----
     The input level is a plain `Rung`: no way up, nothing normalised, but noise, a cost and a denoiser like the others.
     Where members of a fleet differ in them, `noise` and `cost` are tensors ``(*members,)``.
+
+    Examples
+    --------
+    >>> level = Rung((3,), noise=0.3, cost=1000.0)
+    >>> level.corrupt(torch.zeros(1, 3), torch.ones(1, 3))
+    tensor([[0.3000, 0.3000, 0.3000]])
     """
 
     noise: float | Tensor
@@ -130,6 +136,16 @@ class NormalizedRung(Rung):
         Whether it is the output.
     noise, cost
         As for `Rung`.
+
+    Examples
+    --------
+    >>> from tikas.model.specs import Dense
+    >>> rung = NormalizedRung(Dense(2), (4,), top=True, noise=0.3, cost=0.1)
+    >>> rung.shape, sorted(rung.state_dict())
+    ((2,), ['beta', 'deviation', 'gamma', 'mean'])
+    >>> rung.normalize(torch.tensor([[1.0, 5.0], [3.0, -5.0]]))
+    tensor([[-1.,  1.],
+            [ 1., -1.]])
     """
 
     def __init__(self, spec: RungSpec, below: tuple[int, ...], *, top: bool, noise: float, cost: float) -> None:

@@ -45,5 +45,12 @@ MODULES: dict[type[RungSpec], Callable[..., NormalizedRung]] = {
 
 
 def build(spec: RungSpec, below: tuple[int, ...], **settings: Any) -> NormalizedRung:
-    """The module that stands on a level of shape `below`; `settings` are those of `NormalizedRung`."""
+    """The module that stands on a level of shape `below`; `settings` are those of `NormalizedRung`.
+
+    Examples
+    --------
+    >>> rung = build(Conv(32, 5, padding="full"), (1, 28, 28), top=False, noise=0.3, cost=0.1)
+    >>> type(rung).__name__, rung.shape
+    ('ConvRung', (32, 32, 32))
+    """
     return MODULES[type(spec)](spec, below, **settings)

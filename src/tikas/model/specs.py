@@ -82,7 +82,13 @@ class RungSpec:
 
 
 def required(spec: RungSpec | type[RungSpec]) -> list[str]:
-    """The names of those settings that have no default."""
+    """The names of those settings that have no default.
+
+    Examples
+    --------
+    >>> required(Conv), required(GlobalMeanPool)
+    (['features', 'kernel'], [])
+    """
     return [field.name for field in fields(spec) if field.default is MISSING]
 
 
@@ -239,7 +245,13 @@ class MaxPool(Pool):
 
 @dataclass(frozen=True)
 class MeanPool(Pool):
-    """The mean of every window, of those positions that exist where the map's end cuts it off; else as `MaxPool`."""
+    """The mean of every window, of those positions that exist where the map's end cuts it off; else as `MaxPool`.
+
+    Examples
+    --------
+    >>> MeanPool(2).shape((96, 17, 17))
+    (96, 9, 9)
+    """
 
     kind = "mean"
 
