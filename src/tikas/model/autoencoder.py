@@ -129,7 +129,16 @@ class Autoencoder(Ladder):
 
 
 class Pixels(nn.Module):
-    """The decoder's last layer: values between 0 and 1, in the shape of the input."""
+    """The decoder's last layer: values between 0 and 1, in the shape of the input.
+
+    Examples
+    --------
+    >>> pixels = Pixels((1, 8, 8), above=(5,))
+    >>> pixels.reset(None)
+    >>> made = pixels(torch.randn(2, 5))
+    >>> made.shape, bool((made > 0).all() and (made < 1).all())
+    (torch.Size([2, 1, 8, 8]), True)
+    """
 
     def __init__(self, shape: tuple[int, ...], above: tuple[int, ...]) -> None:
         super().__init__()

@@ -58,6 +58,14 @@ class Gaussian(Denoiser):
     ẑ = (z̃ - μ(u)) υ(u) + μ(u)
     μ(u) = a1 sigmoid(a2 u + a3) + a4 u + a5
     υ(u) = a6 sigmoid(a7 u + a8) + a9 u + a10
+
+    Examples
+    --------
+    >>> g = Gaussian(shape=(1,))
+    >>> with torch.no_grad():
+    ...     g.a[4], g.a[9] = 1.0, 0.5  # μ = 1 and υ = 0.5, whatever u says
+    >>> g(torch.tensor([[3.0]]), torch.tensor([[7.0]])).item()  # half way between z̃ and μ
+    2.0
     """
 
     a: Tensor
@@ -124,6 +132,14 @@ class MiniatureMLP(Denoiser):
     r"""g1, a miniature network that sees the product of its inputs:
 
     ẑ = a ξ + b sigmoid(c ξ),   ξ = [1, z̃, u, z̃ u]
+
+    Examples
+    --------
+    >>> g1 = MiniatureMLP(shape=(1,))
+    >>> with torch.no_grad():
+    ...     g1.a[3] = 1.0
+    >>> g1(torch.tensor([[3.0]]), torch.tensor([[7.0]])).item()  # the product of both
+    21.0
     """
 
     a: Tensor
@@ -155,6 +171,14 @@ class NoProduct(MiniatureMLP):
     r"""g2, the miniature network without the product:
 
     ẑ = a ξ' + b sigmoid(c ξ'),   ξ' = [1, z̃, u]
+
+    Examples
+    --------
+    >>> g2 = NoProduct(shape=(1,))
+    >>> with torch.no_grad():
+    ...     g2.a[1:] = 1.0
+    >>> g2(torch.tensor([[3.0]]), torch.tensor([[7.0]])).item()
+    10.0
     """
 
     width = 3
@@ -167,6 +191,14 @@ class Linear(Denoiser):
     r"""g3, linear but for the product:
 
     ẑ = a ξ,   ξ = [1, z̃, u, z̃ u]
+
+    Examples
+    --------
+    >>> g3 = Linear(shape=(1,))
+    >>> with torch.no_grad():
+    ...     g3.a[:, 0] = torch.tensor([1.0, 2.0, 3.0, 4.0])
+    >>> g3(torch.tensor([[3.0]]), torch.tensor([[7.0]])).item()  # 1 + 2·3 + 3·7 + 4·3·7
+    112.0
     """
 
     a: Tensor
@@ -194,6 +226,14 @@ class Additive(Denoiser):
     r"""g4, where u moves the mean and nothing else:
 
     ẑ = a1 u + a2 sigmoid(a3 u + a4) + a5 z̃ + a6 sigmoid(a7 z̃ + a8) + a9
+
+    Examples
+    --------
+    >>> g4 = Additive(shape=(1,))
+    >>> with torch.no_grad():
+    ...     g4.a[0], g4.a[4] = 1.0, 0.5
+    >>> g4(torch.tensor([[3.0]]), torch.tensor([[7.0]])).item()  # u + z̃/2
+    8.5
     """
 
     a: Tensor
