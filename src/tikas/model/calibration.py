@@ -30,6 +30,15 @@ def calibrate_rungs(rungs: Sequence[Rung], x: Tensor, chunk: int | None = None) 
         The rows, ``(*members, rows, *shape)``, any number of them.
     chunk
         How many rows are looked at together; by default 4096, or fewer where maps are large.
+
+    Examples
+    --------
+    >>> from tikas import Dense, Ladder
+    >>> ladder = Ladder(input_shape=(4,), rungs=[Dense(5), Dense(3)])
+    >>> rows = torch.rand(50, 4)
+    >>> calibrate_rungs(ladder.rungs, rows, chunk=20)
+    >>> bool(torch.allclose(ladder.rungs[1].mean, ladder.rungs[1].up(rows).mean(0), atol=1e-6))
+    True
     """
     shapes = [rung.shape for rung in rungs]
     chunk = chunk or max(1, min(4096, MOST_IN_A_CHUNK // max(map(prod, shapes))))
@@ -132,6 +141,13 @@ def _run(network: nn.Module, rows: Tensor, layers: Sequence[_BatchNorm], hook: C
 
 
 def beside(rows: Tensor, place: Tensor | None) -> Tensor:
-    """Rows on the device of `place` and, unless they are whole numbers, of its kind."""
+    """Rows on the device of `place` and, unless they are whole numbers, of its kind.
+
+    Examples
+    --------
+    >>> place = torch.zeros((), dtype=torch.float64)
+    >>> beside(torch.rand(2, 3), place).dtype, beside(torch.tensor([[7, 8]]), place).dtype
+    (torch.float64, torch.int64)
+    """
     assert place is not None
     return rows.to(place) if rows.is_floating_point() else rows.to(place.device)

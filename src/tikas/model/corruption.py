@@ -12,7 +12,13 @@ NORMALIZATIONS = (_BatchNorm, _InstanceNorm, nn.GroupNorm, nn.LayerNorm, nn.RMSN
 
 
 class Draws:
-    """Standard-normal noise for one place after another, in the order in which a pass comes to them: drawn there."""
+    """Standard-normal noise for one place after another, in the order in which a pass comes to them: drawn there.
+
+    Examples
+    --------
+    >>> Draws().like(torch.zeros(8, 4)).shape
+    torch.Size([8, 4])
+    """
 
     def like(self, values: Tensor) -> Tensor:
         """The next place's noise, for these values."""
@@ -23,7 +29,15 @@ class Draws:
 
 
 class GivenDraws(Draws):
-    """Noise that somebody chose: a tensor ``(rows, …)`` for each place."""
+    """Noise that somebody chose: a tensor ``(rows, …)`` for each place.
+
+    Examples
+    --------
+    >>> draws = GivenDraws([torch.arange(6.0).reshape(6, 1)], rows=slice(None, 2))  # the labelled rows come first
+    >>> draws.like(torch.zeros(2, 1)).flatten()
+    tensor([0., 1.])
+    >>> draws.finish()
+    """
 
     def __init__(self, noise: Sequence[Tensor], rows: slice) -> None:
         self.noise = noise
@@ -51,7 +65,15 @@ class GivenDraws(Draws):
 
 
 class RecordedDraws(Draws):
-    """No noise, but the shape of a row at every place, for those who want to draw it themselves."""
+    """No noise, but the shape of a row at every place, for those who want to draw it themselves.
+
+    Examples
+    --------
+    >>> draws = RecordedDraws(torch.zeros(2, 64))
+    >>> _ = draws.like(torch.zeros(2, 64)), draws.like(torch.zeros(2, 32, 8, 8))
+    >>> draws.shapes
+    [(64,), (32, 8, 8)]
+    """
 
     def __init__(self, rows: Tensor) -> None:
         self.rows = len(rows)
@@ -80,6 +102,17 @@ class Corruption:
         Whose layers it hangs on.
     noise
         Deviation of the noise.
+
+    Examples
+    --------
+    >>> layer = nn.LayerNorm(2)
+    >>> corruption = Corruption(nn.Sequential(nn.Linear(4, 2), layer), noise=0.5)
+    >>> corruption.layers
+    ['1']
+    >>> clean, ones = layer(torch.tensor([[1.0, 2.0]])), GivenDraws([torch.ones(1, 2)], slice(None))
+    >>> with corruption.working(ones):
+    ...     (layer(torch.tensor([[1.0, 2.0]])) - clean).detach()
+    tensor([[0.5000, 0.5000]])
     """
 
     def __init__(self, network: nn.Module, noise: float) -> None:
@@ -117,7 +150,16 @@ def _laid_out(scale: Tensor, layer: nn.Module, output: Tensor) -> Tensor:
 
 @contextmanager
 def running_statistics_left_alone(network: nn.Module) -> Iterator[None]:
-    """Let batch normalisation compute inside what it always does, but remember nothing of it."""
+    """Let batch normalisation compute inside what it always does, but remember nothing of it.
+
+    Examples
+    --------
+    >>> network = nn.BatchNorm1d(3)
+    >>> with running_statistics_left_alone(network):
+    ...     _ = network(torch.rand(8, 3) + 100)
+    >>> network.running_mean
+    tensor([0., 0., 0.])
+    """
     layers = [layer for layer in network.modules() if isinstance(layer, _BatchNorm) and layer.track_running_stats]
     for layer in layers:
         layer.track_running_stats = False
@@ -130,7 +172,17 @@ def running_statistics_left_alone(network: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def in_eval_mode(network: nn.Module) -> Iterator[None]:
-    """Eval mode inside, and afterwards for each module the mode that it was in."""
+    """Eval mode inside, and afterwards for each module the mode that it was in.
+
+    Examples
+    --------
+    >>> network = nn.Sequential(nn.Dropout(), nn.Dropout().eval())
+    >>> with in_eval_mode(network):
+    ...     [layer.training for layer in network]
+    [False, False]
+    >>> [layer.training for layer in network]
+    [True, False]
+    """
     training = [module for module in network.modules() if module.training]
     network.eval()
     try:

@@ -20,7 +20,13 @@ OTHERWISE = "tikas.gamma(network, n_classes) works around any network."
 
 
 class CannotBeARungError(ValueError):
-    """A layer that no rung computes; the message names it."""
+    """A layer that no rung computes; the message names it.
+
+    Examples
+    --------
+    >>> print(Named("2", nn.Sigmoid()).refused("it is no activation of a rung."))
+    Layer 2, Sigmoid(), cannot become a rung: it is no activation of a rung. tikas.gamma(network, n_classes) works ...
+    """
 
     def __init__(self, name: str, layer: nn.Module, reason: str) -> None:
         super().__init__(f"Layer {name}, {layer}, cannot become a rung: {reason} {OTHERWISE}")
@@ -55,6 +61,12 @@ class Group:
         Batch normalisation of what comes out, for the next weights to take in.
     flattened
         Whether maps below it were flattened.
+
+    Examples
+    --------
+    >>> _, group = group_layers([Named("0", nn.Conv2d(1, 32, 5)), Named("1", nn.BatchNorm2d(32))])
+    >>> group.rung, group.norm.name
+    (Conv(features=32, kernel=5, padding='valid', stride=1, activation='linear'), '1')
     """
 
     named: Named
@@ -71,7 +83,14 @@ class Group:
 
 
 def named_layers(network: nn.Sequential, prefix: str = "") -> Iterator[Named]:
-    """All layers, those of `nn.Sequential`s within it in their places."""
+    """All layers, those of `nn.Sequential`s within it in their places.
+
+    Examples
+    --------
+    >>> network = nn.Sequential(nn.Linear(4, 5), nn.Sequential(nn.ReLU(), nn.Linear(5, 3)))
+    >>> [named.name for named in named_layers(network)]
+    ['0', '1.0', '1.1']
+    """
     for name, layer in network.named_children():
         if type(layer) is nn.Sequential:
             yield from named_layers(layer, f"{prefix}{name}.")
@@ -86,6 +105,12 @@ def group_layers(layers: Sequence[Named]) -> list[Group]:
     ------
     CannotBeARungError
         For a layer that is no part of any rung, or stands where it cannot be.
+
+    Examples
+    --------
+    >>> layers = named_layers(nn.Sequential(nn.Flatten(), nn.Linear(64, 5), nn.ReLU(), nn.Linear(5, 3)))
+    >>> [group.rung for group in group_layers(list(layers))]
+    [None, Dense(features=5, activation='relu', scale=True), Dense(features=3, activation='linear', scale=True)]
     """
     groups = [Group(Named("", nn.Identity()))]
     flattened = False

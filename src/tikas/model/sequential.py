@@ -22,7 +22,13 @@ SMALLEST_SCALE = 1e-6
 
 
 class Difference(NamedTuple):
-    """How the network's values differ from the ladder's at the same place: network = scale·ladder + shift."""
+    """How the network's values differ from the ladder's at the same place: network = scale·ladder + shift.
+
+    Examples
+    --------
+    >>> Difference(torch.tensor([2.0, 3.0]), torch.zeros(2)).spread(units=4).scale  # maps of two positions
+    tensor([2., 2., 3., 3.])
+    """
 
     scale: Tensor
     shift: Tensor
@@ -54,6 +60,15 @@ def from_sequential(
 
     Where the network computes φ(a·z + c), with z normalised, a rung with a scale takes γ = a, β = c/a. One without,
     of φ(s x) = s φ(x), computes φ(z + c/a), and the next weights take the factor a; a negative a turns the signs of W.
+
+    Examples
+    --------
+    >>> network = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 10))
+    >>> network = network.eval()
+    >>> ladder = from_sequential(Ladder, network, (1, 8, 8), rows=None).eval()
+    >>> images = torch.rand(5, 1, 8, 8)
+    >>> ladder.shapes, bool(torch.allclose(ladder(images), network(images), atol=1e-5))
+    ([(1, 8, 8), (32,), (10,)], True)
     """
     if type(network) is not nn.Sequential:
         raise TypeError(f"Got {type(network).__name__}; expected an nn.Sequential. {OTHERWISE}")
