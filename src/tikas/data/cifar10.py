@@ -53,6 +53,17 @@ def read_cifar10(paths: Sequence[Path]) -> Arrays:
     ValueError
         If a file does not hold what its name promises. A Python batch that asks for anything but an array of bytes and
         a list of labels is refused; nothing that it names is imported or called.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     paths = [Path(folder, f"{batch}.bin") for batch in BATCHES]
+    ...     for path in paths:
+    ...         _ = path.write_bytes(bytes(3073))  # one image, and its label
+    ...     read_cifar10(paths)
+    Traceback (most recent call last):
+    ValueError: ...data_batch_1.bin is truncated or of another kind: it has 3073 bytes, but 10000 images with their ...
     """
     x = np.empty((len(BATCHES), BATCH_IMAGES, *IMAGE_SHAPE), np.float32)
     y = np.empty((len(BATCHES), BATCH_IMAGES), np.int64)

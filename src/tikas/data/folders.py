@@ -183,6 +183,17 @@ def read_images(files: Sequence[Path]) -> NDArray[np.float32]:
         If a file cannot be read, or is not like the first.
     ImportError
         If Pillow is not installed.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from PIL import Image
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = Path(folder, "red.png")
+    ...     Image.new("RGB", (8, 6), "red").save(file)
+    ...     x = read_images([file])
+    >>> x.shape, x[0, :, 0, 0]
+    ((1, 3, 6, 8), array([1., 0., 0.], dtype=float32))
     """
     first = _read(files[0])
     x = np.empty((len(files), *first.shape), np.float32)

@@ -71,6 +71,18 @@ def read_mnist(paths: Sequence[Path], name: str = MNIST.name) -> Arrays:
     ------
     ValueError
         If a file does not hold what its name promises, or belongs to the other data set.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     paths = [Path(folder, name) for name in FILES]
+    ...     for path, shape in zip(paths, [(12, 28, 28), (12,), (3, 28, 28), (3,)]):
+    ...         header = bytes((0, 0, 8, len(shape))) + struct.pack(f">{len(shape)}I", *shape)
+    ...         _ = path.write_bytes(header + bytes([9] * math.prod(shape)))
+    ...     train_x, train_y, test_x, test_y = read_mnist(paths)
+    >>> train_x.shape, train_x.max().round(4), test_y
+    ((12, 1, 28, 28), np.float32(0.0353), array([9, 9, 9]))
     """
     train_images, train_labels, test_images, test_labels = paths
     train_x, train_y = _read_pair(train_images, train_labels)

@@ -42,6 +42,12 @@ class PublishedData:
         What to put into a folder, for those who have to.
     subfolders : tuple of str
         Where in a folder they may lie, as they do once an archive was unpacked there.
+
+    Examples
+    --------
+    >>> from tikas.data.mnist import MNIST
+    >>> MNIST.name, len(MNIST.hashes), MNIST.forms[0][0]
+    ('mnist', 4, ('train-images-idx3-ubyte', 'train-images-idx3-ubyte.gz'))
     """
 
     name: str
@@ -59,6 +65,16 @@ def files_of(published: PublishedData, data_dir: str | os.PathLike[str] | None =
     ------
     FileNotFoundError
         If files are missing from the folder that was named, or cannot be downloaded.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from tikas.data.mnist import MNIST
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     for name in MNIST.hashes:
+    ...         Path(folder, name).touch()
+    ...     [path.name for path in files_of(MNIST, folder)][:2]
+    ['train-images-idx3-ubyte.gz', 'train-labels-idx1-ubyte.gz']
     """
     folder = data_dir or os.environ.get("TIKAS_DATA")
     return _placed_files(published, Path(folder).expanduser()) if folder else _downloaded_files(published)

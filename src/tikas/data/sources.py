@@ -31,6 +31,12 @@ class Dataset:
         The class of each row, an index into `classes`; in folders of images, -1 where it is not known.
     classes : tuple of str
         What each class is called.
+
+    Examples
+    --------
+    >>> digits = load("digits")
+    >>> digits.name, digits.train_x.shape, digits.classes[:3]
+    ('digits', (1297, 1, 8, 8), ('0', '1', '2'))
     """
 
     name: str

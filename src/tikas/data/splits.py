@@ -27,6 +27,12 @@ class Split:
         Every row that is not held out, ascending.
     validation : ndarray of int64
         Rows held out to choose settings on, ascending.
+
+    Examples
+    --------
+    >>> rows = Split(labeled=np.array([7, 2]), unlabeled=np.arange(8), validation=np.array([8, 9]))
+    >>> bool(np.isin(rows.labeled, rows.unlabeled).all()), bool(np.isin(rows.labeled, rows.validation).any())
+    (True, False)
     """
 
     labeled: NDArray[np.int64]

@@ -28,6 +28,12 @@ class Examples(NamedTuple):
         How many classes or values there are.
     weights
         How much each row counts when it is labelled; None if all count the same.
+
+    Examples
+    --------
+    >>> examples = Examples(rows=torch.rand(100, 64), targets=torch.arange(100) % 10, outputs=10)
+    >>> examples.to(torch.device("meta")).rows.device.type
+    'meta'
     """
 
     rows: Tensor
@@ -42,7 +48,16 @@ class Examples(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """What one update sees: the arguments of `Ladder.costs`, by their names there."""
+    """What one update sees: the arguments of `Ladder.costs`, by their names there.
+
+    Examples
+    --------
+    >>> from tikas import Dense, Ladder
+    >>> ladder, rows = Ladder(input_shape=(4,), rungs=[Dense(3)]), torch.rand(14, 4)
+    >>> batch = Batch(rows[6:], rows[:6], torch.arange(6) % 3, ladder.draw_noise(rows, count=14), weights=None)
+    >>> ladder.costs(**batch._asdict()).denoising.shape
+    torch.Size([2])
+    """
 
     unlabeled: Tensor
     labeled: Tensor
@@ -83,6 +98,17 @@ class Streams:
         The rows of each update of this epoch, ``(updates, *members, rows)``.
     noise
         The noise of a block of updates, ``(*members, updates, values)``: all levels of an update lie together.
+
+    Examples
+    --------
+    >>> from tikas.data.splits import split
+    >>> examples = Examples(rows=torch.rand(100, 4), targets=torch.arange(100) % 3, outputs=3)
+    >>> splits = [split(examples.targets.numpy(), labels=6, seed=seed) for seed in (0, 1)]
+    >>> streams = Streams(examples, splits, (0, 1), shapes=[(4,), (3,)], batch_size=20, labeled_batch_size=10)
+    >>> streams.start_epoch()
+    >>> batch = streams.batch(update=0)
+    >>> streams.updates, batch.unlabeled.shape, batch.targets.shape  # two members
+    (5, torch.Size([2, 20, 4]), torch.Size([2, 10]))
     """
 
     def __init__(
