@@ -41,7 +41,14 @@ class Bench:
 
 
 def bench(command: Bench) -> int:
-    """Carry the command out; the exit code is 1 where a benchmark could not run."""
+    """Carry the command out; the exit code is 1 where a benchmark could not run.
+
+    Examples
+    --------
+    >>> bench(Bench(names=("engines",)))
+    Traceback (most recent call last):
+    ValueError: There is no benchmark engines; there are engine, fleets, scaling, utilisation, convolutions.
+    """
     from rich.console import Console
 
     from tikas.experiments.bench_script import headline

@@ -72,12 +72,25 @@ class Reproduce:
 
     @property
     def records(self) -> Path:
-        """The file that new records go to."""
+        """The file that new records go to.
+
+        Examples
+        --------
+        >>> str(Reproduce(names=("table1",)).records), str(Reproduce(names=("table1",), epochs=3).records)
+        ('results/paper.jsonl', 'results/smoke.jsonl')
+        """
         return self.out or self.results / ("paper.jsonl" if self.epochs is None else "smoke.jsonl")
 
 
 def reproduce(command: Reproduce) -> int:
-    """Carry the command out; the exit code is 1 where a cell failed and 130 after Ctrl-C."""
+    """Carry the command out; the exit code is 1 where a cell failed and 130 after Ctrl-C.
+
+    Examples
+    --------
+    >>> reproduce(Reproduce(list=True, results=Path("nothing-measured")))
+    table1/baseline/100   0 of 10  missing   paper ...
+    0
+    """
     from tikas.experiments.ledger import Ledger
 
     tasks = _tasks(command)

@@ -92,13 +92,29 @@ def settings_around_module(chosen: Mapping[str, Any], task: str) -> dict[str, An
 
 @contextmanager
 def own_randomness() -> Iterator[None]:
-    """Leave torch's global generators afterwards as they were before, whoever seeds them inside."""
+    """Leave torch's global generators afterwards as they were before, whoever seeds them inside.
+
+    Examples
+    --------
+    >>> before = torch.get_rng_state()
+    >>> with own_randomness():
+    ...     dropped = nn.functional.dropout(torch.ones(5))
+    >>> torch.equal(torch.get_rng_state(), before)
+    True
+    """
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         yield
 
 
 def top_bias(member: Ladder) -> Tensor | None:
-    """β of the outputs."""
+    """β of the outputs, where they have one.
+
+    Examples
+    --------
+    >>> from tikas import Dense, Ladder
+    >>> top_bias(Ladder(input_shape=(4,), rungs=[Dense(5), Dense(3)])).tolist()
+    [0.0, 0.0, 0.0]
+    """
     return (member.rung if isinstance(member, Gamma) else member.rungs[-1]).beta
 
 
