@@ -30,7 +30,6 @@ CLASSES = 10
 MANY_UPDATES = 100_000
 """So long a run that the engine compiles for it."""
 
-
 WORDS = {
     "program": "{}",
     "dtype": "{}",
@@ -47,7 +46,14 @@ WORDS = {
 
 @dataclass(frozen=True)
 class Side:
-    """Something to be timed: what one block of it runs, and how many units of work that is."""
+    """Something to be timed: what one block of it runs, and how many units of work that is.
+
+    Examples
+    --------
+    >>> side = Side("sorted", lambda: [sorted(range(100)) for _ in range(10)], units=10)
+    >>> interleave([side], torch.device("cpu"), seconds=0)["sorted"].ms > 0  # milliseconds of sorting once
+    True
+    """
 
     name: str
     block: Callable[[], object]
@@ -56,7 +62,13 @@ class Side:
 
 @dataclass(frozen=True)
 class Timing:
-    """Milliseconds a unit of work, one figure for every block, and the seconds that the first block took longer."""
+    """Milliseconds a unit of work, one figure for every block, and the seconds that the first block took longer.
+
+    Examples
+    --------
+    >>> Timing([1.0, 9.0, 1.1], warm_up=0.5).ms  # the median: a block that was held up does not count
+    1.1
+    """
 
     blocks: Sequence[float]
     warm_up: float
@@ -176,7 +188,14 @@ def exponent(sizes: Sequence[float], times: Sequence[float]) -> float:
 
 
 def random_examples(rows: int, shape: tuple[int, ...], device: torch.device) -> Examples:
-    """Rows of uniform noise: an update takes as long on them as on pictures."""
+    """Rows of uniform noise: an update takes as long on them as on pictures.
+
+    Examples
+    --------
+    >>> examples = random_examples(30, (1, 8, 8), torch.device("cpu"))
+    >>> tuple(examples.rows.shape), examples.targets.bincount().tolist()
+    ((30, 1, 8, 8), [3, 3, 3, 3, 3, 3, 3, 3, 3, 3])
+    """
     draw = torch.Generator().manual_seed(0)
     targets = torch.arange(rows) % CLASSES
     return Examples(torch.rand(rows, *shape, generator=draw), targets, CLASSES).to(device)
@@ -200,6 +219,12 @@ def start_fleet(
     program
         ``"compiled"``: what the engine chooses for a long run. ``"uncompiled"``: for a short one. ``"plain"``: eager
         PyTorch whatever the device.
+
+    Examples
+    --------
+    >>> fleet = start_fleet(Recipe(network=(4,), batch_size=10), torch.device("cpu"), members=2, updates=3, shape=(5,))
+    >>> fleet.members, fleet.streams.updates, len(fleet.streams.examples.rows)
+    (2, 3, 30)
     """
     updates = updates or (600 if device.type == "cuda" else 5)
     examples = random_examples(recipe.batch_size * updates, shape, device)
@@ -222,7 +247,14 @@ def start_fleet(
 
 
 def epochs_of(fleet: Fleet, name: str, *, units: float | None = None) -> Side:
-    """A fleet's epoch as a side; a unit of work is one update of one member unless something else is said."""
+    """A fleet's epoch as a side; a unit of work is one update of one member unless something else is said.
+
+    Examples
+    --------
+    >>> fleet = start_fleet(Recipe(network=(4,), batch_size=10), torch.device("cpu"), members=2, updates=3, shape=(5,))
+    >>> epochs_of(fleet, "2 seeds").units, epochs_of(fleet, "an epoch", units=1).units
+    (6, 1)
+    """
     rates = torch.full((fleet.streams.updates,), 0.002)
 
     def epoch() -> None:
@@ -249,7 +281,14 @@ def program_of(fleet: Fleet) -> str:
 
 
 def eager_ladder() -> ModuleType | None:
-    """The plain ladder that the engine is measured against; None where this is no checkout of the repository."""
+    """The plain ladder that the engine is measured against; None where this is no checkout of the repository.
+
+    Examples
+    --------
+    >>> module = eager_ladder()
+    >>> module is None or list(module.EagerLadder([4, 3, 2], 0.3, [1, 1, 1]).encoder[0].weight.shape) == [3, 4]
+    True
+    """
     path = Path(tikas.__file__).parents[2] / "benchmarks" / "eager.py"
     spec = importlib.util.spec_from_file_location("eager", path) if path.is_file() else None
     if spec is None or spec.loader is None:

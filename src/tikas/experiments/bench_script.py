@@ -14,7 +14,19 @@ from tikas.training.devices import suitable_device
 
 
 def run(benchmark: str, description: str | None, arguments: Sequence[str] | None = None) -> None:
-    """Run one benchmark by its name, with the options that stand behind the script's name."""
+    """Run one benchmark by its name, with the options that stand behind the script's name.
+
+    Examples
+    --------
+    >>> from contextlib import redirect_stdout
+    >>> from io import StringIO
+    >>> from unittest.mock import patch
+    >>> instant = {"instant": lambda plan: [Figure("instant", "1 seed", 0.5)]}
+    >>> with patch.dict(BENCHMARKS, instant), redirect_stdout(StringIO()) as printed:
+    ...     run("instant", "A benchmark that takes no time.", ["--device", "cpu", "--quick"])
+    >>> print(printed.getvalue().splitlines()[1])  # behind the hardware and the versions
+    1 seed                         0.5 ms
+    """
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", help="cpu or cuda; by default a GPU if there is one")
     parser.add_argument("--members", type=int, nargs="+", default=[], help="sizes of fleets, where there are any")
@@ -31,7 +43,13 @@ def run(benchmark: str, description: str | None, arguments: Sequence[str] | None
 
 
 def headline(device: torch.device) -> str:
-    """The hardware and the versions, on one line."""
+    """The hardware and the versions, on one line.
+
+    Examples
+    --------
+    >>> headline(torch.device("cpu"))
+    '... threads, tikas ..., torch ..., python 3...'
+    """
     return ", ".join([hardware(device), *(f"{name} {version}" for name, version in versions().items())])
 
 
@@ -48,5 +66,11 @@ def line_of(figure: Figure) -> str:
 
 
 def ratio_of(figure: Figure) -> str:
-    """How many times as quick as what; nothing where nothing is compared."""
+    """How many times as quick as what; nothing where nothing is compared.
+
+    Examples
+    --------
+    >>> ratio_of(Figure("fleets", "4 seeds", 5.0, 2.5, "1 seed")), ratio_of(Figure("fleets", "1 seed", 12.5))
+    ('2.50 × 1 seed', '')
+    """
     return "" if figure.ratio is None else f"{figure.ratio:.2f} × {figure.against}"

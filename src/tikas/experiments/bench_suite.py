@@ -36,7 +36,7 @@ CONVOLUTIONAL = {
 
 
 class RivalMissingError(RuntimeError):
-    """There is nothing here to measure the engine against."""
+    """There is nothing here to measure the engine against: `eager_ladder` found no checkout of the repository."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,14 @@ class Plan:
         Small settings and few rounds, for a look; on a CPU compiled code only where the engine meets plain PyTorch.
     members
         Sizes of the fleets; by default 1, 4, 10 and 40, or of those what a CPU does quickly.
+
+    Examples
+    --------
+    >>> plan = Plan(torch.device("cpu"), quick=True)
+    >>> plan.fleets, plan.program, plan.seconds
+    ((1, 4), 'uncompiled', 4.0)
+    >>> Plan(torch.device("cpu"), members=(2, 8)).fleets
+    (2, 8)
     """
 
     device: torch.device
@@ -78,7 +86,7 @@ class Plan:
         return self.members or ((1, 4, 10, 40) if self.on_gpu else (1, 4) if self.quick else (1, 4, 10))
 
 
-def engine(plan: Plan) -> Iterator[Figure]:
+def _engine(plan: Plan) -> Iterator[Figure]:
     """One seed of the paper's MNIST ladder: the engine against the plain ladder of ``benchmarks/eager.py``."""
     eager = eager_ladder()
     if eager is None:
@@ -101,7 +109,7 @@ def engine(plan: Plan) -> Iterator[Figure]:
     yield _figure("engine", ours.name, timings[ours.name], fleet, against=(plain.name, timings[plain.name]))
 
 
-def fleets(plan: Plan) -> Iterator[Figure]:
+def _fleets(plan: Plan) -> Iterator[Figure]:
     """Fleets of several sizes: milliseconds per update and seed, against a seed alone (or the smallest fleet)."""
     started = {
         members: start_fleet(MNIST, plan.device, members=members, program=plan.program) for members in plan.fleets
@@ -115,7 +123,7 @@ def fleets(plan: Plan) -> Iterator[Figure]:
         yield _figure("fleets", name, timings[name], fleet, against=against, members=members)
 
 
-def scaling(plan: Plan) -> Iterator[Figure]:
+def _scaling(plan: Plan) -> Iterator[Figure]:
     """How an update grows with width, depth and batch, and an epoch with the rows; a power is fitted to each."""
     for name, make, sizes in _axes(plan):
         started = {size: make(size) for size in sizes}
@@ -154,7 +162,7 @@ def _axes(plan: Plan) -> Iterator[tuple[str, Callable[[float], Fleet], Sequence[
     yield "rows", lambda rows: start(small, updates=int(rows) // 100), counts
 
 
-def utilisation(plan: Plan) -> Iterator[Figure]:
+def _utilisation(plan: Plan) -> Iterator[Figure]:
     """Operations a second in the products of an update, over those of one large matrix product of the same kind."""
     size = 8192 if plan.on_gpu else 2048
     for members in sorted({min(plan.fleets), max(plan.fleets)}) if plan.on_gpu else [1]:
@@ -185,7 +193,7 @@ def utilisation(plan: Plan) -> Iterator[Figure]:
         )
 
 
-def convolutions(plan: Plan) -> Iterator[Figure]:
+def _convolutions(plan: Plan) -> Iterator[Figure]:
     """The paper's convolutional networks: the engine's program against plain PyTorch, where these are two."""
     for name, full in CONVOLUTIONAL.items():
         rows = full.batch_size if plan.program == "compiled" else 10
@@ -246,9 +254,9 @@ def _dtype_of(fleet: Fleet) -> torch.dtype:
 
 
 BENCHMARKS: dict[str, Callable[[Plan], Iterator[Figure]]] = {
-    "engine": engine,
-    "fleets": fleets,
-    "scaling": scaling,
-    "utilisation": utilisation,
-    "convolutions": convolutions,
+    "engine": _engine,
+    "fleets": _fleets,
+    "scaling": _scaling,
+    "utilisation": _utilisation,
+    "convolutions": _convolutions,
 }

@@ -33,7 +33,14 @@ REST, UNLISTED = "rest", "kernels not listed"
 
 
 class Kernel(NamedTuple):
-    """A kernel with its microseconds and its calls in one update."""
+    """A kernel with its microseconds and its calls in one update.
+
+    Examples
+    --------
+    >>> kernel = Kernel("adam_kernel", us=868.5, calls=2)
+    >>> kernel.us / kernel.calls
+    434.25
+    """
 
     name: str
     us: float
@@ -95,7 +102,30 @@ def kind_of(kernel: str) -> str:
 
 
 def profile_update(fleet: Fleet) -> Profile:
-    """Profile an epoch of a fleet on a GPU, after one or more without a profiler, and time it without one too."""
+    """Profile an epoch of a fleet on a GPU, after one or more without a profiler, and time it without one too.
+
+    Raises
+    ------
+    ValueError
+        Where the fleet is on no GPU.
+    RuntimeError
+        Where the profiler saw nothing.
+
+    Examples
+    --------
+    A profile takes a GPU; `read_profile` shows one.
+
+    >>> from tikas.experiments.bench import start_fleet
+    >>> from tikas.training.recipe import Recipe
+    >>> profile_update(start_fleet(Recipe(network=(4,), batch_size=10), torch.device("cpu"), shape=(3,)))
+    Traceback (most recent call last):
+    ValueError: This fleet is on device 'cpu', and the kernels of a GPU are what is profiled. Start it on 'cuda'.
+    """
+    if fleet.device.type != "cuda":
+        raise ValueError(
+            f"This fleet is on device '{fleet.device}', and the kernels of a GPU are what is profiled. "
+            "Start it on 'cuda'."
+        )
     from torch.autograd import DeviceType  # type: ignore[attr-defined]
     from torch.profiler import ProfilerActivity, profile
 
@@ -134,6 +164,15 @@ def read_profile(path: str | Path, members: int = 40) -> Profile:
     ------
     ValueError
         Where the file is neither.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> kernels = Kernel("adam_kernel", 870.0, 2), Kernel("nvjet_sm90_tst", 270.0, 20)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     Profile(40, kernels, total=1140.0).write(Path(folder, "profile.json"))
+    ...     read_profile(Path(folder, "profile.json")).groups()
+    {'optimiser': 870.0, 'products': 270.0}
     """
     text = Path(path).read_text()
     if text.lstrip().startswith("{"):
