@@ -15,6 +15,11 @@ class Published:
     """A figure that was published: test error in percent, its deviation over the runs, and how many runs there were.
 
     A deviation or a number of runs that was not given is None.
+
+    Examples
+    --------
+    >>> Published(1.06, 0.37, runs=40), Published(0.36).deviation
+    (Published(mean=1.06, deviation=0.37, runs=40), None)
     """
 
     mean: float
@@ -42,6 +47,14 @@ class Cell:
         The name of a measured cell to compare with, where no figure was published.
     note
         What the paper leaves open, and what was done about it.
+
+    Examples
+    --------
+    >>> Cell("table1/gamma/1000", Recipe(labels=1000, costs=10), Published(1.53, 0.10, 10)).column
+    '1000'
+    >>> Cell("table1/full/100", Recipe(validation=10_000))
+    Traceback (most recent call last):
+    ValueError: table1/full/100: a cell's recipe holds out no rows, this one holds out 10000. Settings are chosen ...
     """
 
     name: str
@@ -56,7 +69,7 @@ class Cell:
         if self.recipe.validation:
             raise ValueError(
                 f"{self.name}: a cell's recipe holds out no rows, this one holds out {self.recipe.validation}. "
-                f"Settings are chosen in a study."
+                "Settings are chosen in a study."
             )
         if self.attached is not None and not 1 <= self.attached <= len(self.recipe.network):
             raise ValueError(f"{self.name}: attached={self.attached} is not one of the hidden rungs, counted from 1.")
@@ -88,7 +101,14 @@ def row(title: str, *cells: Cell) -> Row:
 
 @dataclass(frozen=True)
 class Quotation:
-    """A row that the paper quotes from others: figures by column, never measured here."""
+    """A row that the paper quotes from others: figures by column, never measured here.
+
+    Examples
+    --------
+    >>> quoted = Quotation("Pseudo-label", "Lee 2013", {"100": Published(10.49), "1000": Published(3.46)})
+    >>> quoted.figures["1000"].mean
+    3.46
+    """
 
     title: str
     source: str
@@ -97,7 +117,15 @@ class Quotation:
 
 @dataclass(frozen=True)
 class Table:
-    """A table as it is printed: its columns from left to right, its rows from top to bottom."""
+    """A table as it is printed: its columns from left to right, its rows from top to bottom.
+
+    Examples
+    --------
+    >>> quoted = Quotation("Pseudo-label", "Lee 2013", {"100": Published(10.49)})
+    >>> measured = row("Ladder, full", Cell("table1/full/100", Recipe(), Published(1.06, 0.37, 40)))
+    >>> [cell.name for cell in Table("table1", "Test errors", ("100",), (quoted, measured)).cells]
+    ['table1/full/100']
+    """
 
     name: str
     title: str
