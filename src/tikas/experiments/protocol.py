@@ -41,6 +41,14 @@ class Setting:
         How many members are wanted.
     attached
         The hidden rung that feeds a plain decoder, where the network is an autoencoder and no ladder.
+
+    Examples
+    --------
+    >>> Setting("study/gamma/100/0.5", Recipe(costs=0.5, validation=HELD_OUT)).study
+    'study/gamma/100'
+    >>> Setting("study/gamma/100/0.5", Recipe(costs=0.5))
+    Traceback (most recent call last):
+    ValueError: study/gamma/100/0.5: a setting is judged on rows held out of the training rows, but validation is 0.
     """
 
     name: str

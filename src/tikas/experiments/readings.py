@@ -32,6 +32,11 @@ class Reading:
         The same without warm-up: the median epoch's time, times the epochs.
     hardware
         What most of the members were measured on.
+
+    Examples
+    --------
+    >>> Reading({0: 1.0, 1: 2.0, 2: 3.0}, None, seconds=4.5, updates_seconds=None, hardware="a GPU").summary
+    Summary(mean=2.0, deviation=1.0, runs=3)
     """
 
     errors: Mapping[int, float]
@@ -122,7 +127,18 @@ def judge(measured: Reading | None, against: Summary | None) -> Judgement | None
 
 
 def chosen(settings: Iterable[Setting], ledger: Ledger) -> Setting | None:
-    """The setting that a study chooses; None until every one of its settings was tried, all with the same seeds."""
+    """The setting that a study chooses; None until every one of its settings was tried, all with the same seeds.
+
+    Examples
+    --------
+    >>> from tikas.training.recipe import Recipe
+    >>> low, high = (Setting(f"study/gamma/{cost}", Recipe(costs=cost, validation=10_000)) for cost in (0.5, 2))
+    >>> record = {"seed": 0, "seconds": 60.0, "members": 1, "hardware": "a GPU"}
+    >>> of_low = {**record, "recipe": {"costs": 0.5, "validation": 10_000}, "validation_error": 2.5}
+    >>> of_high = {**record, "recipe": {"costs": 2, "validation": 10_000}, "validation_error": 3.5}
+    >>> chosen([low, high], Ledger.of([of_low, of_high])).name, chosen([low, high], Ledger.of([of_low]))
+    ('study/gamma/0.5', None)
+    """
     found = {setting: reading(setting, ledger) for setting in settings}
     errors = {setting: each.errors for setting, each in found.items() if each is not None}
     alike = len({tuple(by_seed) for by_seed in errors.values()}) == 1
