@@ -31,7 +31,13 @@ class InterruptedMeasuringError(Exception):
 
 @dataclass(frozen=True)
 class Outcome:
-    """How measuring went: members measured now, members that were finished before, and what failed, by its name."""
+    """How measuring went: members measured now, members that were finished before, and what failed, by its name.
+
+    Examples
+    --------
+    >>> Outcome(measured=8, finished_before=2)
+    Outcome(measured=8, finished_before=2, failures=(), interrupted=False)
+    """
 
     measured: int = 0
     finished_before: int = 0

@@ -19,7 +19,13 @@ Settings = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Method:
-    """How an estimator is made, and whether it learns from unlabelled rows."""
+    """How an estimator is made, and whether it learns from unlabelled rows.
+
+    Examples
+    --------
+    >>> METHODS["svm"].make(0, {"C": 10})
+    SVC(C=10, random_state=0)
+    """
 
     title: str
     make: Callable[[int, Settings], Any]
@@ -36,6 +42,11 @@ class Rival:
         ``rivals/labels/method``.
     settings
         What differs from scikit-learn's defaults.
+
+    Examples
+    --------
+    >>> Rival("rivals/100/svm", 100, {"C": 10}).method
+    'svm'
     """
 
     name: str

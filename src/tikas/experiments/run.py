@@ -36,6 +36,12 @@ class Rows:
     """What a run is about: training rows with the labels that are known (-1: none), and test rows if there are any.
 
     Images are ``(n, channels, height, width)``, or flat.
+
+    Examples
+    --------
+    >>> rows = load_images("digits")
+    >>> rows.test_x.shape, rows.flat().test_x.shape, rows.flat().input_shape
+    ((500, 1, 8, 8), (500, 64), (1, 8, 8))
     """
 
     train_x: NDArray[np.float32]
@@ -71,6 +77,13 @@ class Run:
 
     The paper's authors took the statistics for prediction from the labelled rows alone; the second list has the errors
     with those.
+
+    Examples
+    --------
+    >>> rows = load_rows("digits")
+    >>> outcome = run(Recipe(data="digits", labels=50, network=(32,), epochs=1), [0], rows)
+    >>> outcome.classifier.predict(rows.test_x[:3]).shape, len(outcome.labeled_statistics_errors)
+    ((3,), 1)
     """
 
     classifier: LadderClassifier
@@ -141,7 +154,6 @@ def run(
 
     Examples
     --------
-    >>> from tikas.training.recipe import Recipe
     >>> outcome = run(Recipe(data="digits", labels=50, network=(32,), epochs=1), [0], load_rows("digits"))
     >>> len(outcome.test_errors)
     1

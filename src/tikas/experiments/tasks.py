@@ -47,7 +47,13 @@ def shortened(task: Task, epochs: int | None) -> Task:
 
 
 class Member(NamedTuple):
-    """One training of a task."""
+    """One training of a task.
+
+    Examples
+    --------
+    >>> Member(CELLS[0], seed=3).task.name
+    'table1/baseline/100'
+    """
 
     task: Task
     seed: int
@@ -83,7 +89,13 @@ def fleets_of(members: Fleet, most: int) -> list[Fleet]:
 
 
 def by_task(fleet: Fleet) -> list[Fleet]:
-    """The members of every task by themselves."""
+    """The members of every task by themselves.
+
+    Examples
+    --------
+    >>> [len(fleet) for fleet in by_task([Member(STUDIES[0], 0), Member(STUDIES[0], 1), Member(STUDIES[1], 0)])]
+    [2, 1]
+    """
     return [list(members) for _, members in groupby(fleet, key=lambda member: member.task.name)]
 
 
