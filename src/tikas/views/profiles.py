@@ -35,6 +35,16 @@ def draw_profiles(profiles: Mapping[str, Profile], path: str | Path) -> None:
     ------
     PlotsMissingError
         Where matplotlib is not installed.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from tikas.experiments.profiles import Kernel
+    >>> one, other = (Profile(40, (Kernel("adam_kernel", us, 2),), total=us) for us in (870.0, 434.0))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     draw_profiles({"before": one, "after": other}, Path(folder, "profiles.svg"))
+    ...     "434 µs" in Path(folder, "profiles.svg").read_text()
+    True
     """
     try:
         import matplotlib as mpl
