@@ -26,6 +26,16 @@ class Storage:
     values, gradients, means, squares, copies
         The parameters in float32, and what Adam reads and writes. Copies are the values themselves if they are of the
         same kind.
+
+    Examples
+    --------
+    >>> storage = Storage({"weight": (3, 4), "beta": (1, 3)}, 2, torch.bfloat16, torch.device("cpu"))
+    >>> storage.size, storage.values.shape, storage.copies.dtype
+    (15, torch.Size([2, 15]), torch.bfloat16)
+    >>> storage.view(storage.values, "beta").fill_(1.0).shape  # a view: what is written there is in `values`
+    torch.Size([2, 1, 3])
+    >>> storage.values.sum()
+    tensor(6.)
     """
 
     def __init__(
@@ -62,6 +72,16 @@ class FleetParameters:
         The width of every level with its padding. Padding is zero, and stays so.
     dtype
         Of the products.
+
+    Examples
+    --------
+    >>> from tikas.model.specs import Dense
+    >>> members = [Ladder((5,), [Dense(3)]) for _ in range(2)]
+    >>> parameters = FleetParameters(members, [8, 8], torch.float32, torch.device("cpu"))
+    >>> parameters.matrices.view(parameters.matrices.values, "rungs.1.weight").shape
+    torch.Size([2, 8, 8])
+    >>> torch.equal(parameters.ladders()[1].rungs[1].weight, members[1].rungs[1].weight)
+    True
     """
 
     def __init__(

@@ -33,6 +33,13 @@ class Level:
         The place of its cost among those that an update records, one for every program.
     noise_offset
         Where its noise begins in that of an update.
+
+    Examples
+    --------
+    >>> from tikas.model.specs import Dense
+    >>> _, hidden, top = levels_of(Ladder((784,), [Dense(250), Dense(10)], costs=(1000, 10, 0.1)), unlabeled=100)
+    >>> hidden.width, hidden.padded, hidden.beta, hidden.gamma, top.gamma
+    (250, 256, True, False, True)
     """
 
     number: int
@@ -55,7 +62,15 @@ class Level:
 
 
 def activation_number(rung: Rung) -> int | None:
-    """By its function alone: which of scale and bias there are is told to the kernels too. None where it is unknown."""
+    """By its function alone: which of scale and bias there are is told to the kernels too. None where it is unknown.
+
+    Examples
+    --------
+    >>> from tikas.model.specs import Dense
+    >>> ladder = Ladder((4,), [Dense(3, activation="tanh"), Dense(2)])
+    >>> [activation_number(rung) for rung in ladder.rungs] == [NUMBERS["linear"], NUMBERS["tanh"], NUMBERS["linear"]]
+    True
+    """
     functions = {kind.function: NUMBERS[name] for name, kind in ACTIVATIONS.items()}
     return functions.get(rung.activation.function)
 
@@ -98,6 +113,16 @@ def allocate(levels: Sequence[Level], members: int, labeled: int, dtype: torch.d
     """Make the tensors of every level, ``(members, rows, padded)``, and say where its noise begins.
 
     They are of `dtype`, but for those of the scores: probabilities and their gradients need float32.
+
+    Examples
+    --------
+    >>> from tikas.model.specs import Dense
+    >>> levels = levels_of(Ladder((6,), [Dense(5), Dense(3)], costs=(10, 1, 0.1)), unlabeled=20)
+    >>> allocate(levels, 2, 10, torch.bfloat16, torch.device("cpu"))
+    >>> levels[1]["hidden"].shape, levels[1]["hidden"].dtype  # 10 labelled rows, 20 corrupted, 20 clean
+    (torch.Size([2, 50, 8]), torch.bfloat16)
+    >>> [level.noise_offset for level in levels]
+    [0, 180, 330]
     """
 
     def zeros(rows: int, width: int, dtype: torch.dtype) -> Tensor:
