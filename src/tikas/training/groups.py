@@ -53,7 +53,13 @@ def bytes_of_a_member(ladder: Ladder, rows: int, updates_in_a_block: int) -> int
 
 
 def free_bytes(device: torch.device) -> int:
-    """Memory that is left on a device, what torch keeps there of earlier tensors included."""
+    """Memory that is left on a device, what torch keeps there of earlier tensors included.
+
+    Examples
+    --------
+    >>> free_bytes(torch.device("cpu")) > 10**6
+    True
+    """
     if device.type == "cuda":
         kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + kept
@@ -67,8 +73,20 @@ def free_bytes(device: torch.device) -> int:
 def train_in_groups(job: Job, devices: Sequence[torch.device], on_epoch: Callable[[Progress], None] | None) -> Trained:
     """Train all members: each device its share of them, in fleets that fit.
 
-    A fleet that runs out of memory all the same is split in two, and each half trained for itself: members learn the
-    same in any company.
+    A fleet that runs out of memory all the same is split in two, and each half trained for itself from its first epoch
+    on: members learn the same in any company.
+
+    Examples
+    --------
+    >>> from tikas.data.splits import split
+    >>> from tikas.data.streams import Examples
+    >>> from tikas.training.fleet import build_ladder
+    >>> from tikas.training.recipe import Recipe
+    >>> classes, recipe = torch.arange(60) % 3, Recipe(data="array", network=(5,), batch_size=20, epochs=2)
+    >>> splits = [split(classes.numpy(), 9, seed=seed) for seed in (0, 1)]
+    >>> job = Job(Examples(torch.rand(60, 8), classes, 3), splits, [recipe] * 2, [0, 1], None, build_ladder)
+    >>> [len(history) for history in train_in_groups(job, [torch.device("cpu")], None).histories]
+    [2, 2]
     """
     members = len(job.seeds)
     size = ceil(members / len(devices))
