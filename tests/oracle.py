@@ -6,7 +6,7 @@ can override it and see what the mistake would give.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -266,7 +266,8 @@ class Oracle:
         for level in range(description.top, description.lowest - 1, -1):
             denoised = self.denoise(level, corrupted[level].z, batchnorm(above))
             if description.costs[level]:
-                errors[level] = ((clean[level].z - self.standardise(denoised, clean[level])) ** 2).mean()
+                seen = self.standardise(denoised, self.as_costed(level, clean[level]))
+                errors[level] = ((clean[level].z - seen) ** 2).mean()
             if level > description.lowest:
                 above = self.way_down(level, self.send_down(denoised, clean[level]))
         return errors
@@ -274,6 +275,12 @@ class Oracle:
     def denoise(self, level: int, z: Array, u: Array) -> Array:
         function, names = DENOISERS[self.description.denoiser]
         return function(z, u, **{n: per_unit(self.parameters[f"rungs.{level}.denoiser.{n}"], z) for n in names})
+
+    def as_costed(self, level: int, clean: Level) -> Level:
+        """Below the top, a channel that is silent after pooling hardly deviates; the cost takes 0.1 at least."""
+        if level in (0, self.description.top) or not self.description.rungs[level - 1].pools:
+            return clean
+        return replace(clean, deviation=np.maximum(clean.deviation, 0.1))
 
     def standardise(self, denoised: Array, clean: Level) -> Array:
         """ẑ as the cost sees it. (The input level has mean 0 and deviation 1: it stays as it is.)"""

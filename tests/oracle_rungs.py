@@ -15,6 +15,8 @@ Shape = tuple[int, ...]
 class Rung:
     """Where a rung has no weights, so it is on the way down."""
 
+    pools = False
+
     def shape(self, below: Shape) -> Shape:
         raise NotImplementedError
 
@@ -97,6 +99,7 @@ class Conv(Rung):
 
 @dataclass(frozen=True)
 class Pool(Rung):
+    pools = True
     kind: str  # "max" or "mean"
     size: int
     stride: int
@@ -133,6 +136,8 @@ class Pool(Rung):
 
 @dataclass(frozen=True)
 class Global(Rung):
+    pools = True
+
     def shape(self, below: Shape) -> Shape:
         return below[:1]
 

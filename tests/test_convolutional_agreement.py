@@ -290,3 +290,19 @@ def test_parameters_on_maps_have_the_settled_names_and_shapes():
     }
     buffers = {name: tuple(b.shape) for name, b in ladder.named_buffers() if name.startswith("rungs.2")}
     assert buffers == {"rungs.2.mean": (4,), "rungs.2.deviation": (4,)}
+
+
+@pytest.mark.parametrize("silent", [False, True])
+def test_a_silent_channel_does_not_blow_up_the_cost_of_its_pooling_rung(silent: bool):
+    draws = torch.Generator().manual_seed(0)
+    rungs = [Conv(4, 3), MaxPool(2), GlobalMeanPool(), Dense(3)]
+    ladder = Ladder((1, 8, 8), rungs, costs=(1, 1, 1, 1, 1), generator=draws)
+    with torch.no_grad():
+        for rung in ladder.rungs:
+            rung.denoiser.a[9] = 0.5  # ẑ is not zero
+        if silent:
+            ladder.rungs[1].beta[2] = -100.0
+    rows = torch.rand(20, 1, 8, 8, generator=draws)
+    noise = [torch.randn(26, *shape, generator=draws) for shape in ladder.shapes]
+    costs = ladder.costs(rows, rows[:6], torch.tensor([0, 1, 2, 0, 1, 2]), noise)
+    assert costs.denoising.max() < 100

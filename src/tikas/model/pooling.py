@@ -7,7 +7,28 @@ from torch import Tensor
 from torch.nn import functional
 
 from tikas.model.rung import Back, NormalizedRung
-from tikas.model.specs import GlobalMeanPool, MaxPool, Pool
+from tikas.model.specs import MaxPool, Pool, RungSpec
+from tikas.model.statistics import Statistics
+
+LEAST_DEVIATION = 0.1
+"""What ẑ is divided by at least, for the cost of a pooling rung."""
+
+
+class _Pooling(NormalizedRung):
+    """What pooling rungs have in common: below the top, a channel silent in a batch does not blow up their cost.
+
+    Values come to other rungs through products with many inputs, which vary; here they come as they are, and a channel
+    of rectified zeros has a deviation of √ε = 1e-5. Its cost would be 10¹⁰ times ẑ², and one such batch undoes what
+    was learnt.
+    """
+
+    def __init__(self, spec: RungSpec, below: tuple[int, ...], *, top: bool, noise: float, cost: float) -> None:
+        super().__init__(spec, below, top=top, noise=noise, cost=cost)
+        self.least_deviation = 0.0 if top else LEAST_DEVIATION
+
+    def normalize_and_tell(self, projected: Tensor) -> tuple[Tensor, Statistics]:
+        normalized, (mean, deviation) = super().normalize_and_tell(projected)
+        return normalized, Statistics(mean, deviation.clamp_min(self.least_deviation))
 
 
 class PoolBack(Back):
@@ -55,7 +76,7 @@ def _fit(x: Tensor, sides: Sequence[int]) -> Tensor:
     return functional.pad(x, (0, width - x.shape[-1], 0, height - x.shape[-2]))
 
 
-class PoolRung(NormalizedRung):
+class PoolRung(_Pooling):
     """A rung whose way up takes the largest value, or the mean, of every window.
 
     Examples
@@ -97,18 +118,16 @@ class GlobalBack(Back):
         return denoised[..., None, None].expand(*denoised.shape, *self.sides)
 
 
-class GlobalRung(NormalizedRung):
+class GlobalRung(_Pooling):
     """A rung whose way up is the mean of every channel's map.
 
     Examples
     --------
+    >>> from tikas.model.specs import GlobalMeanPool
     >>> rung = GlobalRung(GlobalMeanPool(), (1, 2, 2), top=True, noise=0.3, cost=0.1)
     >>> rung.up(torch.tensor([[[[1.0, 2.0], [3.0, 6.0]]]]))
     tensor([[3.]])
     """
-
-    def __init__(self, spec: GlobalMeanPool, below: tuple[int, ...], *, top: bool, noise: float, cost: float) -> None:
-        super().__init__(spec, below, top=top, noise=noise, cost=cost)
 
     def add_back(self) -> None:
         self.back = GlobalBack(self.below)
