@@ -101,3 +101,14 @@ def test_members_of_other_settings_train_as_one_program(monkeypatch: pytest.Monk
 
 
 SETTINGS = [(0.3, 1000.0, 0.002), (0.2, 500.0, 0.001), (0.5, 10.0, 0.005)]
+
+
+def test_convolutional_members_are_watched_one_by_one_as_they_are_trained() -> None:
+    rows = torch.rand(1000, 2, 9, 9, generator=torch.Generator().manual_seed(0))
+    targets = (rows[:, 0, 4, 4] * 3).long()
+    splits = [split(targets.numpy(), 60, validation=200, seed=seed) for seed in range(2)]
+    together = fit(Examples(rows, targets, 3), splits, IMAGES, [0, 1])
+    for seed in range(2):
+        alone = fit(Examples(rows, targets, 3), [splits[seed]], IMAGES, [seed])
+        last = together.histories[seed][-1]["validation_error"]
+        assert last == pytest.approx(alone.histories[0][-1]["validation_error"], abs=3)

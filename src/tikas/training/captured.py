@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from tikas.data.streams import Streams
 from tikas.model.costs import Costs
 from tikas.model.ladder import Ladder
-from tikas.training.fleet import Fleet, own_settings, stack, with_tensors
+from tikas.training.fleet import Fleet, own_settings, with_tensors
 
 
 class CapturedFleet(Fleet):
@@ -157,8 +157,8 @@ class SideBySide(Fleet):
                 here.wait_stream(lane)
         return torch.stack(costs, 1)
 
-    def stacked(self) -> Ladder:
-        return stack(self.disband())
+    def parts(self) -> list[Ladder]:
+        return [fleet.ladder for fleet in self._fleets]
 
     def disband(self) -> list[Ladder]:
         return [

@@ -188,9 +188,12 @@ class Fleet:
     def _adam(self, parameters: Iterable[Tensor]) -> torch.optim.Adam:
         return torch.optim.Adam(parameters, lr=self.rate, fused=True, capturable=self.capturable)
 
-    def stacked(self) -> Ladder:
-        """All members as they are now, as one ladder; `calibrate` and eval mode may be used, and put back."""
-        return self.ladder
+    def parts(self) -> list[Ladder]:
+        """All members as they are now, in as few ladders as they run in: stacked into one, unless they run apart.
+
+        `calibrate` and eval mode may be used, and put back.
+        """
+        return [self.ladder]
 
     def disband(self) -> list[Ladder]:
         """The members as they are now, each on its own."""

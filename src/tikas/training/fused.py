@@ -92,8 +92,8 @@ class FusedFleet(CapturedFleet):
     def disband(self) -> list[Ladder]:
         return self.parameters.ladders()
 
-    def stacked(self) -> Ladder:
-        return stack(self.disband())
+    def parts(self) -> list[Ladder]:
+        return [stack(self.disband())]
 
     def _place_costs(self) -> None:
         """Give every program with a share of a cost a place to leave it in; the first is the supervised cost's."""

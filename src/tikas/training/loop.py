@@ -225,26 +225,27 @@ def _advice(recipe: Recipe) -> str:
 def _add_validation_errors(lines: History, fleet: Fleet, job: Job) -> None:
     """The error of every member on the rows held out for it: a percentage, or a root mean square for regression.
 
-    All members are measured together, as they are trained.
+    Members that are trained as one ladder are measured as one.
     """
     if not len(job.splits[0].validation):
         return
     by_labels = job.recipes[0].calibration == "labeled"
     seen = [split.labeled if by_labels else split.unlabeled for split in job.splits]
-    some = _chosen([rows[:: 1 + len(rows) // MOST_WATCHED] for rows in seen], fleet)
-    held_out = _chosen([split.validation for split in job.splits], fleet)
-    ladder = fleet.stacked()
-    ladder.calibrate(job.examples.rows[some]).eval()
-    outputs = _outputs(ladder, job.examples.rows[held_out])
-    errors = _errors(outputs, job.examples.targets[held_out], ladder.task).view(fleet.members)
-    ladder.train()
-    for line, error in zip(lines, errors.tolist(), strict=True):
+    watched = [rows[:: 1 + len(rows) // MOST_WATCHED] for rows in seen]
+    ladders = fleet.parts()
+    members = fleet.member_dims if len(ladders) == 1 else ()
+    some, held_out = (
+        torch.as_tensor(np.stack(rows), device=fleet.device).view(len(ladders), *members, -1)
+        for rows in (watched, [split.validation for split in job.splits])
+    )
+    errors: list[float] = []
+    for ladder, to_see, to_judge in zip(ladders, some, held_out, strict=True):
+        ladder.calibrate(job.examples.rows[to_see]).eval()
+        outputs = _outputs(ladder, job.examples.rows[to_judge])
+        errors += _errors(outputs, job.examples.targets[to_judge], ladder.task).flatten().tolist()
+        ladder.train()
+    for line, error in zip(lines, errors, strict=True):
         line["validation_error"] = error
-
-
-def _chosen(rows: Sequence[Any], fleet: Fleet) -> Tensor:
-    """The numbers of every member's rows, ``(*members, rows)``."""
-    return torch.as_tensor(np.stack(rows), device=fleet.device).view(*fleet.member_dims, -1)
 
 
 def _outputs(ladder: Ladder, rows: Tensor) -> Tensor:
