@@ -27,8 +27,9 @@ from tikas.training.fleet import Fleet
 from tikas.training.recipe import Recipe
 
 MNIST = Recipe()
-IMAGES = {"conv_small": (1, 28, 28), "conv_large": (3, 32, 32)}
+IMAGES = {"conv_fc": (1, 28, 28), "conv_small": (1, 28, 28), "conv_large": (3, 32, 32)}
 CONVOLUTIONAL = {
+    "conv_fc, full": Recipe(network=("conv_fc",)),
     "conv_small, Γ": Recipe(network=("conv_small",), costs=(1.0,)),
     "conv_small, full": Recipe(network=("conv_small",), costs=(1000.0, 10.0, 0.1)),
     "conv_large, Γ": Recipe(network=("conv_large",), costs=(4.0,), activation="leaky_relu"),
