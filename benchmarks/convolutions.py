@@ -1,4 +1,4 @@
-"""The paper's convolutional networks, conv_fc (full), conv_small (Γ and full) and conv_large (Γ): milliseconds an update.
+"""Milliseconds an update of convolutional ladders: conv_fc (full), conv_small (Γ and full) and conv_large (Γ).
 
     python benchmarks/convolutions.py --record results/bench.jsonl
 

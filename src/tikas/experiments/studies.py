@@ -28,6 +28,7 @@ FULL = (
     (2000, 20, 0.1),
     (5000, 50, 0.1),
 )
+CONV_SMALL_FULL = ((1, 1, 1), (10, 1, 1), (100, 1, 0.1), (100, 1, 1), (1000, 10, 0.1), (1000, 10, 1))
 
 
 def study(
@@ -51,8 +52,8 @@ def _costs(recipe: Recipe, weights: tuple[tuple[float, ...], ...]) -> dict[objec
 
 
 def _rung_noise(recipe: Recipe, noises: tuple[float, ...]) -> dict[object, Recipe]:
-    """The input's noise stays 0.3; where the rungs have that too, it is written as in the other studies' recipes."""
-    return {noise: replace(recipe, noise=(0.3,) if noise == 0.3 else (0.3, noise)) for noise in noises}
+    """The input's noise stays 0.3."""
+    return {noise: replace(recipe, noise=(0.3, noise)) for noise in noises}
 
 
 RECONSTRUCTION = tuple((weight, 0) for weight in (10, 100, 1000, 10_000))
@@ -79,7 +80,7 @@ STUDIES = (
     *study("noise/1000", _rung_noise(replace(FULL_1000, costs=(2000, 20, 0.1)), RUNG_NOISES)),
     *study("conv-small-noise/100", _rung_noise(SMALL_BASELINE, CONV_SMALL_NOISES)),
     *study("conv-small-gamma/100", _costs(Recipe(network=("conv_small",)), ONE_TOP)),
-    *study("conv-small-full/100", _costs(Recipe(network=("conv_small",)), FULL)),
+    *study("conv-small-full/100", _costs(Recipe(network=("conv_small",), epochs=20), CONV_SMALL_FULL), seeds=2),
     *study("conv-fc/100", _costs(Recipe(network=("conv_fc",)), FULL)),
     *study("conv-large-noise/4000", _rung_noise(LARGE_BASELINE, RUNG_NOISES), seeds=4),
     *study("conv-large-epochs/4000", {n: replace(LARGE_BASELINE, epochs=n) for n in LARGE_EPOCHS}, seeds=4),
