@@ -115,6 +115,38 @@ def test_equal_recipes_have_equal_names():
     assert whole.name == broken.name
 
 
+@pytest.mark.parametrize(
+    ("field", "ways", "form"),
+    [
+        ("noise", [0.3, (0.3,), (0.3, 0.3), (0.3, 0.3, 0.3, 0.3)], (0.3,)),
+        ("noise", [(0.3, 0.5), (0.3, 0.5, 0.5), (0.3, 0.5, 0.5, 0.5)], (0.3, 0.5)),
+        ("costs", [(1000, 10, 0.1), (1000, 10, 0.1, 0.1)], (1000, 10, 0.1)),
+        ("costs", [(5, 5), (5, 5, 5), (5, 5, 5, 5)], (5, 5)),
+        ("costs", [0.5, (0.5,), (0, 0, 0, 0.5)], (0.5,)),
+        ("costs", [0, (0, 0), (0, 0, 0, 0)], (0,)),
+        ("costs", [(5, 0), (5, 0, 0, 0)], (5, 0)),
+        ("costs", [(0, 0, 0.5)], (0, 0, 0.5)),
+    ],
+    ids=str,
+)
+def test_every_way_to_say_the_same_levels_comes_to_one_form(field, ways, form):
+    recipes = [Recipe(network=(20, 10), **{field: way}) for way in ways]
+    assert {getattr(recipe, field) for recipe in recipes} == {form}
+    assert len({recipe.name for recipe in recipes}) == 1
+
+
+FEW = st.lists(st.sampled_from([0.0, 0.1, 2.0]), min_size=1, max_size=4).map(tuple)
+
+
+@given(noise=FEW, costs=FEW)
+def test_a_recipe_with_its_levels_written_out_is_the_same_recipe(noise, costs):
+    recipe = Recipe(network=(20, 10), noise=noise, costs=costs)
+    written_out = replace(recipe, noise=recipe.levels_of_noise(), costs=recipe.levels_of_costs())
+    assert written_out == recipe
+    assert recipe.levels_of_noise() == (*noise, *noise[-1:] * 4)[:4]
+    assert recipe.levels_of_costs() == ((0.0,) * 3 + costs if len(costs) == 1 else (*costs, *costs[-1:] * 4)[:4])
+
+
 # Levels: the input, the hidden rungs, the top.
 
 

@@ -9,9 +9,8 @@ from operator import index
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 from tikas.model.names import ActivationName, DenoiserName, Task
-from tikas.model.specs import Dense, GlobalMeanPool, RungSpec
-from tikas.model.texts import from_text
-from tikas.model.zoo import ZOO
+from tikas.model.specs import Dense, RungSpec
+from tikas.training.networks import Network, in_one_form, rungs_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -19,11 +18,6 @@ if TYPE_CHECKING:
 Calibration = Literal["all", "labeled"]
 Preprocess = Literal["none", "whiten"]
 Precision = Literal["fast", "exact"]
-
-TOP = "top"
-"""Asks for a dense top where the network ends in a pooling rung that would be the top itself."""
-
-MOST_RUNGS = 1000
 
 NEW_FIELDS = ("preprocess", "precision")
 """Fields that are part of a recipe's name only where they are not at their default: records from before keep theirs."""
@@ -40,6 +34,8 @@ class Recipe:
     ((1000.0, 10.0, 0.1, 0.1, 0.1, 0.1, 0.1), (0.3, 0.3))
     >>> Recipe.from_json(recipe.to_json()) == recipe
     True
+    >>> Recipe(noise=(0.3, 0.3)).noise  # one form for what is the same
+    (0.3,)
     """
 
     data: str = "mnist"
@@ -54,7 +50,7 @@ class Recipe:
     preprocess: Preprocess = "none"
     """What is done to the rows first: nothing, or contrast normalisation and ZCA of images, as the paper does for
     CIFAR-10."""
-    network: tuple[int | str, ...] = (1000, 500, 250, 250, 250)
+    network: Network = (1000, 500, 250, 250, 250)
     """The hidden rungs from the bottom up: units of dense ones, or texts such as 'conv 32 5 full', 'max 2', 'mean 3
     stride=2', 'dense 100 tanh', 'global'. The dense top follows by itself; a network that ends in 'global' has its top
     there, unless 'top' asks for a dense one. Or a whole network by name: mlp, conv_fc, conv_small, conv_large."""
@@ -89,10 +85,13 @@ class Recipe:
             self._set("labels", _whole, "a whole number, or 'all'")
         for name in ("learning_rate", "annealed"):
             self._set(name, _number, "a number")
-        object.__setattr__(self, "network", _network(self.network))
+        object.__setattr__(self, "network", in_one_form(self.network))
         for name in ("noise", "costs"):
             self._set(name, lambda values: tuple(map(_number, _each(values))), "numbers")
         self._check()
+        costs = self.levels_of_costs()
+        object.__setattr__(self, "noise", _shortest(self.noise))
+        object.__setattr__(self, "costs", _shortest(costs, least=2) if any(costs[:-1]) else costs[-1:])
 
     def _set(self, name: str, convert: Callable[[Any], object], expected: str) -> None:
         """Bring a field to its one form, so that equal recipes have equal names."""
@@ -133,13 +132,7 @@ class Recipe:
         [MaxPool(size=2, stride=None, rounding='up'), Dense(features=20, activation='relu', scale=True),
          Dense(features=10, activation=None, scale=True)]
         """
-        if self.network and self.network[0] in ZOO:
-            rungs = ZOO[str(self.network[0])](outputs)
-        else:
-            named = [rung for rung in self.network if rung != TOP]
-            rungs = [Dense(rung) if isinstance(rung, int) else from_text(rung) for rung in named]
-            if not rungs or not isinstance(rungs[-1], GlobalMeanPool) or TOP in self.network:
-                rungs.append(Dense(outputs))
+        rungs = rungs_of(self.network, outputs)
         return [*(rung.with_activation(self.activation) for rung in rungs[:-1]), rungs[-1]]
 
     @property
@@ -169,7 +162,13 @@ class Recipe:
         return self.costs + self.costs[-1:] * (self.levels - len(self.costs))
 
     def rate(self, update: int, updates: int) -> float:
-        """The learning rate of update number `update`, from 0, of `updates`."""
+        """The learning rate of update number `update`, from 0, of `updates`.
+
+        Examples
+        --------
+        >>> [Recipe(learning_rate=0.002, annealed=0.5).rate(update, updates=8) for update in (0, 4, 6, 7)]
+        [0.002, 0.002, 0.001, 0.0005]
+        """
         annealing = self.annealed * updates
         left = updates - update
         return self.learning_rate if left >= annealing else self.learning_rate * left / annealing
@@ -201,32 +200,6 @@ class Recipe:
         return sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def _network(given: Any) -> tuple[int | str, ...]:
-    """A network in its one form: numbers of units, texts of rungs, or the name of a whole network alone."""
-    each = (given,) if isinstance(given, str | RungSpec) or not isinstance(given, Iterable) else tuple(given)
-    if len(each) > MOST_RUNGS:
-        raise ValueError(f"network has {len(each)} rungs; expected at most {MOST_RUNGS}.")
-    if len(each) == 1 and isinstance(each[0], str) and each[0] in ZOO:
-        return (each[0],)
-    try:
-        written = tuple(TOP if isinstance(rung, str) and rung.strip() == TOP else _rung(rung) for rung in each)
-        if TOP in written[:-1]:
-            raise ValueError("'top' stands at the end.")
-    except (TypeError, ValueError) as error:
-        raise ValueError(
-            f"network={given!r}: expected numbers of units, rungs such as 'conv 32 5 full' and 'max 2', or the name of "
-            f"one network, {', '.join(ZOO)}. {error}"
-        ) from error
-    needed = len(written) > 1 and str(written[-2]).split()[0] == GlobalMeanPool.kind
-    return written if needed or TOP not in written else written[:-1]
-
-
-def _rung(given: Any) -> int | str:
-    """A rung in its one form: a dense one of which nothing else is said is the number of its units."""
-    spec = given if isinstance(given, RungSpec) else from_text(given) if isinstance(given, str) else Dense(given)
-    return spec.features if spec == Dense(getattr(spec, "features", 1)) else spec.text
-
-
 def _whole(value: Any) -> int:
     if isinstance(value, bool):
         raise TypeError("a boolean is not a number")
@@ -244,6 +217,13 @@ def _each(value: Any) -> Iterable[Any]:
     if isinstance(value, str):
         raise TypeError("text is not numbers")
     return value if isinstance(value, Iterable) else (value,)
+
+
+def _shortest(levels: tuple[float, ...], least: int = 1) -> tuple[float, ...]:
+    """Without the last ones that say the same as those before them."""
+    while len(levels) > least and levels[-1] == levels[-2]:
+        levels = levels[:-1]
+    return levels
 
 
 def _require(good: bool, name: str, recipe: Recipe, expected: str) -> None:
@@ -288,7 +268,7 @@ def suitable_costs(rows: "NDArray[Any]") -> tuple[float, ...]:
     return bottom, max(1.0, bottom / 100), 0.1
 
 
-def suitable_costs_on_maps(network: tuple[int | str, ...]) -> tuple[float, ...]:
+def suitable_costs_on_maps(network: Network) -> tuple[float, ...]:
     """Costs for a network that takes images: the paper's if it is one of the paper's, else the Γ-model's, 1.
 
     Examples

@@ -1,0 +1,72 @@
+"""A recipe's network: numbers and texts in one form, and the rungs that they stand for."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from tikas.model.specs import Dense, GlobalMeanPool, RungSpec
+from tikas.model.texts import from_text
+from tikas.model.zoo import ZOO
+
+Network = tuple[int | str, ...]
+
+TOP = "top"
+"""Asks for a dense top where the network ends in a pooling rung that would be the top itself."""
+
+MOST_RUNGS = 1000
+
+
+def in_one_form(given: Any) -> Network:
+    """Numbers of units, texts of rungs, or the name of a whole network alone, whichever way they were said.
+
+    Raises
+    ------
+    ValueError
+        Where it is none of these.
+
+    Examples
+    --------
+    >>> in_one_form(["conv 8 3 valid stride=1", Dense(20), "dense 10 tanh", "top"])
+    ('conv 8 3', 20, 'dense 10 tanh')
+    >>> in_one_form("conv_small")
+    ('conv_small',)
+    """
+    each = (given,) if isinstance(given, str | RungSpec) or not isinstance(given, Iterable) else tuple(given)
+    if len(each) > MOST_RUNGS:
+        raise ValueError(f"network has {len(each)} rungs; expected at most {MOST_RUNGS}.")
+    if len(each) == 1 and isinstance(each[0], str) and each[0] in ZOO:
+        return (each[0],)
+    try:
+        written = tuple(TOP if isinstance(rung, str) and rung.strip() == TOP else _rung(rung) for rung in each)
+        if TOP in written[:-1]:
+            raise ValueError("'top' stands at the end.")
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"network={given!r}: expected numbers of units, rungs such as 'conv 32 5 full' and 'max 2', or the name of "
+            f"one network, {', '.join(ZOO)}. {error}"
+        ) from error
+    needed = len(written) > 1 and str(written[-2]).split()[0] == GlobalMeanPool.kind
+    return written if needed or TOP not in written else written[:-1]
+
+
+def _rung(given: Any) -> int | str:
+    """A rung in its one form: a dense one of which nothing else is said is the number of its units."""
+    spec = given if isinstance(given, RungSpec) else from_text(given) if isinstance(given, str) else Dense(given)
+    return spec.features if spec == Dense(getattr(spec, "features", 1)) else spec.text
+
+
+def rungs_of(network: Network, outputs: int) -> list[RungSpec]:
+    """The rungs of a network in its one form, the top included.
+
+    Examples
+    --------
+    >>> rungs_of((100,), outputs=10)
+    [Dense(features=100, activation=None, scale=True), Dense(features=10, activation=None, scale=True)]
+    >>> [rung.text for rung in rungs_of(("conv 10 1", "global"), outputs=10)]
+    ['conv 10 1', 'global']
+    """
+    if network and network[0] in ZOO:
+        return list(ZOO[str(network[0])](outputs))
+    rungs = [Dense(rung) if isinstance(rung, int) else from_text(rung) for rung in network if rung != TOP]
+    if not rungs or not isinstance(rungs[-1], GlobalMeanPool) or TOP in network:
+        rungs.append(Dense(outputs))
+    return rungs
