@@ -320,6 +320,50 @@ def test_a_layer_that_works_twice_gathers_both_calls():
     torch.testing.assert_close(model.network.norm.running_mean, UNLABELED.mean(0) + 1)
 
 
+def instance_normalised(**settings) -> nn.Sequential:
+    torch.manual_seed(0)
+    norm = nn.InstanceNorm2d(4, affine=True, track_running_stats=True, **settings)
+    return nn.Sequential(nn.Conv2d(3, 4, 3), norm, nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3))
+
+
+@pytest.mark.parametrize("chunk", [3, 1000])
+def test_instance_normalisation_that_keeps_statistics_is_calibrated_with_what_its_rows_have_on_average(chunk):
+    network = instance_normalised()
+    model = gamma(network, n_classes=3).calibrate(IMAGES, chunk=chunk).eval()
+    each = network[0](IMAGES)
+    torch.testing.assert_close(network[1].running_mean, each.mean((2, 3)).mean(0))
+    torch.testing.assert_close(network[1].running_var, each.var((2, 3), correction=0).mean(0))
+    scores = network(IMAGES)
+    torch.testing.assert_close(model.rung.mean, scores.mean(0))
+    torch.testing.assert_close(model.rung.deviation, scores.std(0, correction=0))
+
+
+def test_costs_leave_the_running_statistics_of_instance_normalisation_alone():
+    network = instance_normalised()
+    model = gamma(network, n_classes=3).calibrate(IMAGES)
+    before = deepcopy(network.state_dict())
+    costs = model.costs(IMAGES, IMAGES[:9] + 5, TARGETS)
+    costs.total.backward()
+    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
+    scores = model.eval()(IMAGES[:2])
+    torch.testing.assert_close(model.rung.calibrated.normalize(network(IMAGES[:2])), model.encode(IMAGES[:2])[0])
+    assert not torch.allclose(model.train()(IMAGES[:2]), scores)
+
+
+def test_a_layer_that_is_called_by_keyword_is_calibrated():
+    class ByKeyword(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.head = nn.BatchNorm1d(6), nn.Linear(6, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(input=self.norm(input=x))
+
+    model = gamma(ByKeyword(), n_classes=3).calibrate(UNLABELED)
+    torch.testing.assert_close(model.network.norm.running_mean, UNLABELED.mean(0))
+    assert [tuple(draw.shape) for draw in model.draw_noise(UNLABELED, 2)] == [(2, 6), (2, 6), (2, 3)]
+
+
 def test_eval_mode_without_calibration_is_refused_with_what_to_do():
     model = gamma(dense_network(), n_classes=3).eval()
     with pytest.raises(RuntimeError, match=re.escape("call calibrate(rows) with training rows first")):

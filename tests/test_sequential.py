@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from tikas import Ladder
-from tikas.model.calibration import calibrate_batch_norms
+from tikas.model.running_statistics import calibrate_running_statistics
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:
@@ -146,7 +146,7 @@ def test_with_rows_it_computes_the_same_with_those_rows_statistics_at_every_rung
     for layer in network.modules():
         if isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d):
             layer.eps = 1e-10
-    calibrate_batch_norms(network, [rows])
+    calibrate_running_statistics(network, [rows])
     ladder = Ladder.from_sequential(network, input_shape=rows.shape[1:], rows=rows).eval()
     torch.testing.assert_close(ladder(rows), network(rows), rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(ladder.calibrate(rows)(rows), network(rows), rtol=1e-4, atol=1e-4)

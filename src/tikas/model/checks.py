@@ -135,6 +135,22 @@ def check_rows(x: Tensor, shape: tuple[int, ...]) -> None:
         )
 
 
+def check_some(x: Tensor) -> None:
+    """Rows to take statistics of, one at the least.
+
+    Examples
+    --------
+    >>> check_some(torch.zeros(0, 64))
+    Traceback (most recent call last):
+    ValueError: Got rows of shape (0, 64): there are no rows to calibrate with; give training rows, the more the better.
+    """
+    if x.numel() == 0:
+        raise ValueError(
+            f"Got rows of shape {tuple(x.shape)}: there are no rows to calibrate with; give training rows, the more "
+            "the better."
+        )
+
+
 def check_targets(targets: Tensor | None, rows: torch.Size, task: Task, outputs: tuple[int, ...]) -> None:
     """A class, or values, for each of the labelled rows.
 

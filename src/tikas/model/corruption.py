@@ -149,28 +149,6 @@ def _laid_out(scale: Tensor, layer: nn.Module, output: Tensor) -> Tensor:
 
 
 @contextmanager
-def running_statistics_left_alone(network: nn.Module) -> Iterator[None]:
-    """Let batch normalisation compute inside what it always does, but remember nothing of it.
-
-    Examples
-    --------
-    >>> network = nn.BatchNorm1d(3)
-    >>> with running_statistics_left_alone(network):
-    ...     _ = network(torch.rand(8, 3) + 100)
-    >>> network.running_mean
-    tensor([0., 0., 0.])
-    """
-    layers = [layer for layer in network.modules() if isinstance(layer, _BatchNorm) and layer.track_running_stats]
-    for layer in layers:
-        layer.track_running_stats = False
-    try:
-        yield
-    finally:
-        for layer in layers:
-            layer.track_running_stats = True
-
-
-@contextmanager
 def in_eval_mode(network: nn.Module) -> Iterator[None]:
     """Eval mode inside, and afterwards for each module the mode that it was in.
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from tikas.model.calibration import calibrate_rungs
-from tikas.model.checks import check_rows
+from tikas.model.checks import check_rows, check_some
 from tikas.model.layout import rows_dim
 from tikas.model.names import Task
 from tikas.model.rung import Rung
@@ -96,8 +96,7 @@ class Encoder(nn.Module):
         True
         """
         check_rows(x, self.shapes[0])
-        if x.numel() == 0:
-            raise ValueError("There are no rows to calibrate with; give training rows, the more the better.")
+        check_some(x)
         calibrate_rungs(self.rungs, x, chunk)
         self.calibrated.fill_(True)
         return self

@@ -6,19 +6,12 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from tikas.model.calibration import beside, calibrate_batch_norms
-from tikas.model.checks import check_gamma, check_targets, wrong_scores
-from tikas.model.corruption import (
-    Corruption,
-    Draws,
-    GivenDraws,
-    RecordedDraws,
-    in_eval_mode,
-    running_statistics_left_alone,
-)
+from tikas.model.checks import check_gamma, check_some, check_targets, wrong_scores
+from tikas.model.corruption import Corruption, Draws, GivenDraws, RecordedDraws, in_eval_mode
 from tikas.model.costs import Costs, supervised_cost
 from tikas.model.names import Task
 from tikas.model.rungs import Dense, NormalizedRung
+from tikas.model.running_statistics import beside, calibrate_running_statistics, running_statistics_left_alone
 from tikas.model.statistics import Gathering, normalize
 
 
@@ -254,9 +247,9 @@ class Gamma(nn.Module):
     def calibrate(self, x: Tensor, chunk: int = 1024) -> Self:
         """Set the statistics of eval mode from these rows: exact, layer by layer, however many rows there are.
 
-        Each of the network's batch-normalisation layers, in the order of their work, gets the mean and variance of
-        what comes to it with the layers before it already set and dropout off; then the scores get theirs. That takes
-        a pass over the rows for every such layer, up to that layer, `chunk` rows at a time.
+        Each of the network's layers with running statistics, in the order of their work, gets the mean and variance
+        of what comes to it with the layers before it already set and dropout off; then the scores get theirs. That
+        takes a pass over the rows for every such layer, up to that layer, `chunk` rows at a time.
 
         Examples
         --------
@@ -266,11 +259,10 @@ class Gamma(nn.Module):
         >>> bool(torch.allclose(model.train()(rows), model.eval()(rows), atol=1e-5))
         True
         """
-        if x.numel() == 0:
-            raise ValueError("There are no rows to calibrate with; give training rows, the more the better.")
+        check_some(x)
         with in_eval_mode(self.network):
             chunks = x.split(chunk)
-            calibrate_batch_norms(self.network, chunks)
+            calibrate_running_statistics(self.network, chunks)
             gathering = Gathering(self.rung.shape)
             for rows in chunks:
                 gathering.add(self._scores(beside(rows, self.rung.mean)))
