@@ -7,6 +7,7 @@ from copy import deepcopy
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tikas import Ladder
 from tikas.model.running_statistics import calibrate_running_statistics
@@ -157,6 +158,44 @@ def test_with_rows_pooling_below_padding_is_still_exact_before_it_is_calibrated(
     network, rows = trained("images, odd maps, pooling rounded down")
     ladder = Ladder.from_sequential(network, input_shape=rows.shape[1:], rows=rows).eval()
     torch.testing.assert_close(ladder(rows), network(rows), rtol=1e-5, atol=1e-5)
+
+
+class LargestTensor(TorchDispatchMode):
+    """Watches what is computed inside, and keeps the size of the largest result."""
+
+    values = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        made = function(*args, **(kwargs or {}))
+        if isinstance(made, Tensor):
+            self.values = max(self.values, made.numel())
+        return made
+
+
+def test_however_many_rows_it_is_given_it_looks_at_a_few_thousand_together():
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(2, 50), nn.ReLU(), nn.Linear(50, 3)).eval()
+    rows = torch.rand(20_000, 2)
+    with LargestTensor() as largest:
+        ladder = Ladder.from_sequential(network, rows=rows)
+    assert largest.values <= 4096 * 50
+    torch.testing.assert_close(ladder.eval()(rows), network(rows), rtol=1e-5, atol=1e-5)
+    before = deepcopy(ladder.state_dict())
+    torch.testing.assert_close(dict(ladder.calibrate(rows).state_dict()), dict(before), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["normalised pooling", "nothing normalised"])
+def test_levels_too_large_to_keep_are_made_again_with_the_same_result(name, monkeypatch):
+    network, rows = trained(name)
+    kept = Ladder.from_sequential(network, rows.shape[1:], rows=rows, costs=0.0).state_dict()
+    monkeypatch.setattr("tikas.model.calibration.MOST_KEPT", 0)
+    again = Ladder.from_sequential(network, rows.shape[1:], rows=rows, costs=0.0).state_dict()
+    assert all(torch.equal(tensor, again[name]) for name, tensor in kept.items())
+
+
+def test_no_rows_at_all_are_refused():
+    with pytest.raises(ValueError, match=re.escape("Got rows of shape (0, 6): there are no rows to calibrate with")):
+        Ladder.from_sequential(nn.Sequential(nn.Linear(6, 3)), rows=torch.rand(0, 6))
 
 
 @pytest.mark.parametrize("name", NETWORKS)

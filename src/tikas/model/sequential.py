@@ -1,19 +1,20 @@
 """A ladder from an `nn.Sequential` that somebody already has: its layers become rungs that compute the same."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from math import prod
 from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from tikas.model.checks import check_rows
+from tikas.model.calibration import Ascent
+from tikas.model.checks import check_rows, check_some
 from tikas.model.ladder import Ladder
 from tikas.model.layers import DROPOUTS, OTHERWISE, Group, Named, group_layers, named_layers
 from tikas.model.rungs import ConvRung, DenseRung, MaxPool, NormalizedRung
 from tikas.model.specs import Conv, Shape, shapes_of
-from tikas.model.statistics import Gathering
 
 SomeLadder = TypeVar("SomeLadder", bound=Ladder)
 
@@ -83,24 +84,33 @@ def from_sequential(
     ladder.to(next(network.parameters(), torch.empty(0)))
     _warn_of_dropout(layers)
 
-    hidden = None
-    if rows is not None:
-        check_rows(rows, below)
-        hidden = rows.to(ladder.rungs[-1].mean)
+    ascent = None if rows is None else _ascent(ladder, rows)
     difference = _after(groups[0], Difference(torch.ones(below[0]).double(), torch.zeros(below[0]).double()), below)
-    for group, rung, later in zip(groups[1:], ladder.rungs[1:], range(2, len(groups) + 1), strict=True):
+    for level, (group, rung) in enumerate(zip(groups[1:], ladder.rungs[1:], strict=True), 1):
         assert isinstance(rung, NormalizedRung)
         if group.function is not None:
             rung.activation = rung.activation._replace(function=group.function)
-        difference = _fill(rung, group, difference, hidden, shifts=not _padded_next(groups[later:]))
-        if hidden is not None:
-            hidden = rung.activate(rung.calibrated.normalize(rung.up(hidden)))
+        moments = partial(ascent.moments, level) if ascent else None
+        difference = _fill(rung, group, difference, moments, shifts=not _padded_next(groups[level + 1 :]))
         difference = _after(group, difference, rung.shape)
     ladder.calibrated.fill_(True)
     return ladder
 
 
-def _fill(rung: NormalizedRung, group: Group, below: Difference, hidden: Tensor | None, *, shifts: bool) -> Difference:
+def _ascent(ladder: Ladder, rows: Tensor) -> Ascent:
+    check_rows(rows, ladder.shapes[0])
+    check_some(rows)
+    return Ascent(ladder.rungs, rows)
+
+
+def _fill(
+    rung: NormalizedRung,
+    group: Group,
+    below: Difference,
+    moments: Callable[[], tuple[Tensor, Tensor]] | None,
+    *,
+    shifts: bool,
+) -> Difference:
     """Give a rung what its layers hold, and tell how what comes out of it differs from what comes out of them.
 
     x of the network is scale·y + shift, with y the ladder's, before either is normalised: W takes what it can of it.
@@ -115,10 +125,8 @@ def _fill(rung: NormalizedRung, group: Group, below: Difference, hidden: Tensor 
     if norm is not None:
         factor = torch.where(x.scale == 0, norm.deviation, x.scale)
         mean, deviation = (norm.mean - x.shift) / factor, norm.deviation / factor.abs()
-    elif hidden is not None:
-        gathering = Gathering(rung.shape)
-        gathering.add(rung.up(hidden))
-        mean, deviation = (moment.cpu() for moment in gathering.moments())
+    elif moments is not None:
+        mean, deviation = (moment.cpu() for moment in moments())
         mean = mean if shifts else torch.zeros_like(mean)
     else:
         mean, deviation = torch.zeros_like(x.scale), torch.ones_like(x.scale)
