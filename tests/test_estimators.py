@@ -627,7 +627,7 @@ class TestFailure:
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
-            patch.setattr(LadderClassifier, "_outputs", interrupted)
+            patch.setattr(LadderClassifier, "_answers_to_prepared", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 model.set_params(random_state=9).fit(IRIS, SEEN)
         assert the_same_objects(vars(model), {**attributes, "random_state": 9})

@@ -21,8 +21,9 @@ from torch import nn
 from tikas.data.preprocess import warn_of_few_rows
 from tikas.data.splits import Split
 from tikas.data.streams import Examples
+from tikas.estimators.answers import Answer, mean_answer
 from tikas.estimators.inputs import Array, TakesRows
-from tikas.estimators.members import build_around, mean_answer, own_randomness, settings_around_module
+from tikas.estimators.members import build_around, own_randomness, settings_around_module
 from tikas.fitted import Fitted, epochs_of, joined_history
 from tikas.model.ladder import Ladder
 from tikas.model.specs import RungSpec
@@ -208,11 +209,14 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TakesRo
             )
         return ladders
 
-    def _outputs(self, rows: Array, **kind: bool) -> Array:
-        """What all members together answer for prepared rows: see `mean_answer`."""
-        asked = torch.device(self.device or "cuda")
-        place = asked if torch.cuda.is_available() else torch.device("cpu")  # a model may come from another machine
-        return mean_answer(self.ladders_, rows, place, **kind)
+    def _answers_to_prepared(self, rows: Array, asked: Answer) -> Array:
+        """What all members together answer for the rows that they were trained on."""
+        return mean_answer(self.ladders_, rows, asked, device=self.device)
+
+    def _answers(self, X: ArrayLike, asked: Answer) -> Array:
+        """What they answer for X as it comes."""
+        rows = self._check_rows(X)
+        return mean_answer(self.ladders_, rows, asked, device=self.device, prepare=self._as_taken)
 
     def transform(self, X: ArrayLike) -> Array:
         """The clean latent of the top rung, ``(n, outputs)``: rows of one kind lie close together in it.
@@ -225,7 +229,7 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TakesRo
         >>> classifier.transform([[0.05]]).shape
         (1, 2)
         """
-        return self._outputs(self._check_rows(X), latent=True)
+        return self._answers(X, "latents")
 
     @property
     def _n_features_out(self) -> int:

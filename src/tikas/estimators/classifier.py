@@ -70,7 +70,9 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
     random_state : int, RandomState or None, default=None
         Decides on first weights, order and noise. With an int, members have the seeds that follow it.
     device : str, optional
-        Where to train; by default on a GPU if there is one.
+        Where to train: ``"cpu"``, ``"cuda"`` or one GPU, ``"cuda:1"``; by default on the GPUs if there are any. The
+        fitted ladders lie on the CPU. Images, and flat rows if they are many, are predicted on that GPU too, some
+        thousand at a time; on the CPU where it is not there, as with a model from another machine.
     verbose : bool, default=False
         Whether a progress bar is shown, on a terminal.
 
@@ -184,7 +186,7 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
             check_scale(self._columns(rows), getattr(self, "feature_names_in_", None))
             self._train(rows, codes, codes != NO_LABEL, len(classes), weights)
             self.classes_ = classes
-            predicted = self._outputs(rows, probabilities=True).argmax(1)
+            predicted = self._answers_to_prepared(rows, "probabilities").argmax(1)
             self.transduction_ = classes[np.where(codes == NO_LABEL, predicted, codes)]
         return self
 
@@ -213,7 +215,7 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
         >>> classifier.predict_proba([[0.05]]).sum().round(6).item()
         1.0
         """
-        return self._outputs(self._check_rows(X), probabilities=True)
+        return self._answers(X, "probabilities")
 
     def predict(self, X: ArrayLike) -> Array:
         """The most probable class of each row.

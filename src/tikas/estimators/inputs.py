@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted, validate_data
-from torch import nn
+from torch import Tensor, nn
 
 from tikas.data.images import as_columns, as_images, as_shaped
 from tikas.data.whitening import Whitening
@@ -84,13 +84,16 @@ class TakesRows(BaseEstimator):  # type: ignore[misc]
         return as_columns(rows.reshape(len(rows), *self.input_shape_))
 
     def _check_rows(self, X: ArrayLike) -> Array:
-        """X as the fitted members take it."""
+        """X as ``(n, *input_shape_)``, the shape that was fitted on."""
         check_is_fitted(self)
-        rows = as_shaped(self._as_array(X, reset=False), self.input_shape_)
+        return as_shaped(self._as_array(X, reset=False), self.input_shape_)
+
+    def _as_taken(self, rows: Tensor) -> Tensor:
+        """Some of those rows as the fitted members take them."""
         shape = self.ladder_.shapes[0]
         if self.whitening_ is not None:
-            images = torch.from_numpy(rows).reshape(len(rows), *self.whitening_.mean.shape)
-            rows = self.whitening_(images.double() if len(shape) == 1 else images).numpy()
+            images = rows.reshape(len(rows), *self.whitening_.mean.shape)
+            rows = self.whitening_(images.double() if len(shape) == 1 else images)
         return rows.reshape(len(rows), *shape)
 
     def _as_array(self, X: ArrayLike, *, reset: bool) -> Array:

@@ -1,11 +1,10 @@
-"""The members of an estimator: made of a recipe or of a module of one's own, and what they answer together."""
+"""Members around a module of one's own: each a copy of it, with the Γ-model on top."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
-from math import prod
 from numbers import Real
 from typing import Any, cast
 
@@ -16,12 +15,8 @@ from torch import Tensor, nn
 
 from tikas.model.gamma import Gamma, gamma
 from tikas.model.ladder import Ladder
-from tikas.training.devices import full_precision
 from tikas.training.fit import Build
 from tikas.training.recipe import Recipe
-
-MOST_IN_A_CHUNK = 2**25
-"""Values of the largest level among the rows that are answered at once."""
 
 
 def build_around(module: nn.Module, rows: NDArray[np.float32]) -> Build:
@@ -116,31 +111,3 @@ def top_bias(member: Ladder) -> Tensor | None:
     [0.0, 0.0, 0.0]
     """
     return (member.rung if isinstance(member, Gamma) else member.rungs[-1]).beta
-
-
-@torch.no_grad()
-def mean_answer(
-    members: Sequence[Ladder],
-    rows: NDArray[Any],
-    device: torch.device,
-    *,
-    latent: bool = False,
-    probabilities: bool = False,
-) -> NDArray[np.float64]:
-    """The mean over the members of their outputs, of their top latents or of their class probabilities.
-
-    Flat ladders answer in double precision: the last digits of a float32 product vary with the number of rows in it,
-    and a row's answer is not to depend on its company. On maps that would take several times as long, and a module may
-    know no other precision than its own; those answer in single precision, on `device`.
-    """
-    flat = all(isinstance(member, Ladder) and all(len(shape) == 1 for shape in member.shapes) for member in members)
-    place, precision = (torch.device("cpu"), torch.float64) if flat else (device, torch.float32)
-    total = torch.zeros((), dtype=torch.float64)
-    for member in members:
-        copy = deepcopy(member).to(place, precision)
-        size = max(1, min(4096, MOST_IN_A_CHUNK // max(map(prod, copy.shapes))))
-        chunks = (chunk.to(place, precision) for chunk in torch.from_numpy(rows).split(size))
-        with full_precision():
-            answers = torch.cat([copy.encode(chunk)[0 if latent else 1].cpu() for chunk in chunks]).double()
-        total = total + (answers.softmax(-1) if probabilities else answers)
-    return np.asarray((total / len(members)).numpy())

@@ -104,11 +104,11 @@ class LadderRegressor(RegressorMixin, LadderEstimator):  # type: ignore[misc]
                 self.target_deviation_ = float(learned.std()) if np.ptp(learned) > 0 else 1.0
             standard = np.nan_to_num((values - self.target_mean_) / self.target_deviation_).astype(np.float32)
             self._train(rows, standard[:, None], given, 1, weights)
-            self.transduction_ = np.where(given, values, self._values(rows))
+            self.transduction_ = np.where(given, values, self._values(self._answers_to_prepared(rows, "outputs")))
         return self
 
-    def _values(self, rows: Array) -> Array:
-        return self._outputs(rows)[:, 0] * self.target_deviation_ + self.target_mean_
+    def _values(self, outputs: Array) -> Array:
+        return outputs[:, 0] * self.target_deviation_ + self.target_mean_
 
     def predict(self, X: ArrayLike) -> Array:
         """The value of each row, averaged over the members.
@@ -120,7 +120,7 @@ class LadderRegressor(RegressorMixin, LadderEstimator):  # type: ignore[misc]
         >>> regressor.predict([[0.1], [0.9]]).shape
         (2,)
         """
-        return self._values(self._check_rows(X))
+        return self._values(self._answers(X, "outputs"))
 
     def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """The coefficient of determination R² on the rows that have a target; those without one are left out.

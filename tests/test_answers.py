@@ -1,0 +1,112 @@
+"""Prediction of many rows: some thousand at a time, on the device that is worth it, each row answered as if alone."""
+
+import numpy as np
+import pytest
+import torch
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.datasets import load_digits
+from torch import nn
+
+from tikas import LadderClassifier, LadderRegressor
+from tikas.data.whitening import Whitening
+from tikas.estimators import answers
+from tikas.estimators.answers import MOST_IMAGES, MOST_ROWS, WORTH_A_GPU, place_of_answers
+from tikas.model.gamma import Gamma
+from tikas.model.ladder import Ladder
+
+IMAGES = (load_digits().images / 16).astype(np.float32)[:, None]
+DIGITS = load_digits().target
+RUNGS = ("conv 4 3", "max 2")
+CPU = torch.device("cpu")
+MODULE = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+
+
+def fitted(network, **settings):
+    quick = {"epochs": 1, "n_members": 2, "random_state": 0}
+    return LadderClassifier(network, **{**quick, **settings}).fit(IMAGES[:300], DIGITS[:300])
+
+
+@pytest.fixture
+def seen(monkeypatch):
+    """How many rows come at once to each of those who work on them."""
+    numbers = {"members": [], "whitening": []}
+    whiten = Whitening.__call__
+
+    def whitened(whitening, images):
+        numbers["whitening"].append(len(images))
+        return whiten(whitening, images)
+
+    def watched(encode):
+        def encoded(member, rows):
+            numbers["members"].append(len(rows))
+            return encode(member, rows)
+
+        return encoded
+
+    monkeypatch.setattr(Whitening, "__call__", whitened)
+    for kind in (Ladder, Gamma):
+        monkeypatch.setattr(kind, "encode", watched(kind.encode))
+    return numbers
+
+
+@pytest.mark.parametrize(
+    ("network", "preprocess", "most"),
+    [((8,), "whiten", MOST_ROWS), (RUNGS, "whiten", MOST_IMAGES), (MODULE, "none", MOST_IMAGES)],
+    ids=["dense", "convolutional", "module"],
+)
+def test_many_rows_are_whitened_and_answered_some_at_a_time(network, preprocess, most, seen):
+    model = fitted(network, preprocess=preprocess)
+    few = model.predict_proba(IMAGES[:50]), model.transform(IMAGES[:50])
+    many = np.tile(IMAGES[:50], (100, 1, 1, 1))
+    for numbers in seen.values():
+        numbers.clear()
+    for expected, found in zip(few, (model.predict_proba(many), model.transform(many)), strict=True):
+        assert_allclose(found, np.tile(expected, (100, 1)), atol=1e-6 if most == MOST_IMAGES else 1e-12)
+    assert max(seen["members"]) == most
+    assert sum(seen["members"]) == 2 * 2 * 5000
+    assert sum(seen["whitening"]) == (0 if preprocess == "none" else 2 * 5000)
+    assert max(seen["whitening"], default=0) <= most
+
+
+def test_rows_with_a_large_level_are_answered_fewer_at_a_time(seen, monkeypatch):
+    model = fitted((8,))
+    monkeypatch.setattr(answers, "MOST_IN_A_CHUNK", 640)
+    seen["members"].clear()
+    model.predict(IMAGES[:25])
+    assert seen["members"] == [10, 10, 10, 10, 5, 5]  # of 64 values, by two members
+
+
+def test_a_model_stays_on_the_cpu_in_single_precision():
+    model = fitted((8,))
+    model.predict(IMAGES)
+    assert {(each.device, each.dtype) for each in model.ladder_.parameters()} == {(CPU, torch.float32)}
+
+
+def test_the_device_asked_for_answers_where_it_is_here_and_worth_it(monkeypatch):
+    flat, on_maps, module = (fitted(network).ladders_ for network in ((8,), RUNGS, MODULE))
+    many = WORTH_A_GPU  # rows of some hundred weights each
+    assert place_of_answers(on_maps, many, None) == CPU
+    assert place_of_answers(on_maps, many, "cuda") == CPU  # it was trained elsewhere
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    gpu, second = torch.device("cuda"), torch.device("cuda:1")
+    for members in (on_maps, module):
+        assert [place_of_answers(members, 1, asked) for asked in (None, "cuda", "cuda:1")] == [gpu, gpu, second]
+    for members in (flat, on_maps, module):
+        assert [place_of_answers(members, many, asked) for asked in ("cpu", "mps", "cuda:2")] == [CPU] * 3
+    assert [place_of_answers(flat, rows, None) for rows in (1000, many)] == [CPU, gpu]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU on this machine")
+@pytest.mark.filterwarnings("ignore")  # the compiler of torch 2.11 gives some of its own
+@pytest.mark.parametrize("network", [(64, 32), RUNGS, MODULE], ids=["dense", "convolutional", "module"])
+def test_what_was_trained_on_a_gpu_answers_there_as_on_the_cpu(network, monkeypatch):
+    model = fitted(network, device="cuda")
+    monkeypatch.setattr(answers, "WORTH_A_GPU", 0)
+    there = [ask(IMAGES) for ask in (model.predict_proba, model.transform)]
+    model.set_params(device="cpu")
+    for on_gpu, on_cpu in zip(there, (model.predict_proba(IMAGES), model.transform(IMAGES)), strict=True):
+        assert_allclose(on_gpu, on_cpu, atol=1e-10 if network == (64, 32) else 1e-4)
+    assert next(model.ladder_.parameters()).device == CPU
+    values = LadderRegressor((8,), epochs=1, device="cuda").fit(IMAGES[:300, 0], DIGITS[:300])
+    assert_allclose(values.predict(IMAGES[:, 0]), values.set_params(device="cpu").predict(IMAGES[:, 0]), atol=1e-8)
+    assert_array_equal(model.predict(IMAGES), model.classes_[model.predict_proba(IMAGES).argmax(1)])
