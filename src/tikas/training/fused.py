@@ -19,13 +19,11 @@ import triton
 from torch import Tensor
 
 from tikas.data.streams import Streams
-from tikas.model.denoisers import DENOISERS
 from tikas.model.ladder import Ladder
 from tikas.model.rungs import DenseRung
 from tikas.training.captured import CapturedFleet
 from tikas.training.fleet import stack
 from tikas.training.kernels.adam import adam_kernel
-from tikas.training.kernels.denoisers import NUMBERS as DENOISER_NUMBERS
 from tikas.training.kernels.levels import (
     climb_back_kernel,
     climb_kernel,
@@ -35,7 +33,7 @@ from tikas.training.kernels.levels import (
 )
 from tikas.training.kernels.top import top_back_kernel, top_kernel
 from tikas.training.storage import FleetParameters
-from tikas.training.workspace import Level, activation_number, allocate, levels_of
+from tikas.training.workspace import Level, activation_number, allocate, denoiser_number, levels_of
 
 MOST_ROWS = 256
 MOST_OUTPUTS = 128
@@ -44,7 +42,18 @@ WARPS = 4
 
 
 def can_be_fused(ladder: Ladder, streams: Streams) -> bool:
-    """Whether the kernels know every rung, and a batch fits on the chip."""
+    """Whether the kernels know every rung, and a batch fits on the chip.
+
+    Examples
+    --------
+    >>> from tikas.data.splits import split
+    >>> from tikas.data.streams import Examples
+    >>> from tikas.model.specs import Dense
+    >>> classes, ladder = torch.arange(600) % 3, Ladder((4,), [Dense(5), Dense(3)])
+    >>> examples, splits = Examples(torch.rand(600, 4), classes, 3), [split(classes.numpy(), 9)]
+    >>> [can_be_fused(ladder, Streams(examples, splits, [0], ladder.shapes, rows, 20)) for rows in (100, 500)]
+    [True, False]
+    """
     if type(ladder) is not Ladder or not all(isinstance(rung, DenseRung) for rung in ladder.rungs[1:]):
         return False
     known = all(activation_number(rung) is not None for rung in ladder.rungs)
@@ -53,7 +62,7 @@ def can_be_fused(ladder: Ladder, streams: Streams) -> bool:
 
 
 class FusedFleet(CapturedFleet):
-    """A fleet of dense ladders on a GPU whose update is written out.
+    """A fleet of dense ladders on a GPU whose update is written out; `tests/interpreted.py` runs one without a GPU.
 
     Parameters
     ----------
@@ -74,7 +83,7 @@ class FusedFleet(CapturedFleet):
         self.rows, self.targets = (each.contiguous() for each in (streams.examples.rows, streams.examples.targets))
         self.labeled, self.unlabeled = streams.labeled_batch_size, streams.denoised_batch_size
         self.updates_done = 0
-        self.denoiser = self._denoiser_number()
+        self.denoiser = denoiser_number(self.template)
         self.levels = levels_of(self.template, self.unlabeled)
         self.parameters = FleetParameters(ladders, [level.padded for level in self.levels], dtype, self.device)
         noises = [[float(rung.noise) for rung in ladder.rungs] for ladder in ladders]
@@ -84,10 +93,6 @@ class FusedFleet(CapturedFleet):
         allocate(self.levels, self.members, self.labeled, dtype, self.device)
         self._place_costs()
         self.start()
-
-    def _denoiser_number(self) -> int:
-        kinds = {type(rung.denoiser): rung for rung in self.template.rungs if rung.denoiser is not None}
-        return next((DENOISER_NUMBERS[name] for name, kind in DENOISERS.items() if kind in kinds), 0)
 
     def disband(self) -> list[Ladder]:
         return self.parameters.ladders()

@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from tikas.model.denoisers import DENOISERS
 from tikas.model.ladder import Ladder
 from tikas.model.rungs import ACTIVATIONS, Rung
 from tikas.training.kernels.activations import NUMBERS
+from tikas.training.kernels.denoisers import NUMBERS as DENOISER_NUMBERS
 
 
 @dataclass
@@ -73,6 +75,19 @@ def activation_number(rung: Rung) -> int | None:
     """
     functions = {kind.function: NUMBERS[name] for name, kind in ACTIVATIONS.items()}
     return functions.get(rung.activation.function)
+
+
+def denoiser_number(ladder: Ladder) -> int:
+    """The number that kernels know g by; where there is none to run it does not matter.
+
+    Examples
+    --------
+    >>> from tikas.model.specs import Dense
+    >>> denoiser_number(Ladder((4,), [Dense(3)], denoiser="linear")) == DENOISER_NUMBERS["linear"]
+    True
+    """
+    kinds = {type(rung.denoiser) for rung in ladder.rungs}
+    return next((DENOISER_NUMBERS[name] for name, kind in DENOISERS.items() if kind in kinds), 0)
 
 
 def levels_of(ladder: Ladder, unlabeled: int) -> list[Level]:
