@@ -17,8 +17,9 @@ from tikas.training.engine import UPDATES_IN_A_REPLAY, arithmetic_put_back
 from tikas.training.loop import History, Job, Progress, Trained, train
 
 SHARE_OF_MEMORY = 0.9
-TENSORS_OF_A_PARAMETER = 5
-"""The weight, its copy for products, its gradient and Adam's two moments."""
+TENSORS_OF_A_PARAMETER = 7
+"""As it was at first and as it is, its gradient, Adam's two moments, and two copies of it when members are measured or
+come out: a fleet that had no room for those would lose all its epochs at the last."""
 TENSORS_OF_A_LATENT = 12
 """What the way back needs of every level and row, about."""
 
@@ -45,7 +46,7 @@ def bytes_of_a_member(ladder: Ladder, rows: int, updates_in_a_block: int) -> int
     >>> from tikas.training.fleet import build_ladder
     >>> from tikas.training.recipe import Recipe
     >>> round(bytes_of_a_member(build_ladder(Recipe(), (784,), 10, seed=0), rows=300, updates_in_a_block=10) / 1e6)
-    142
+    167
     """
     parameters = sum(parameter.numel() for parameter in ladder.parameters())
     values = rows * sum(map(prod, ladder.shapes))
@@ -209,7 +210,7 @@ class _Reporter:
         with self._lock:
             self._fleets += 1
             self._done -= lost
-            self._tell([], f"out of memory: {members} members go on in two fleets")
+            self._tell([], f"out of memory: {members} members begin anew in two fleets")
 
     def starts(self, members: int) -> None:
         with self._lock:
