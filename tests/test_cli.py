@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from torch import Tensor
 
@@ -103,6 +104,42 @@ def test_a_table_of_ones_own_goes_from_training_to_prediction(capsys: pytest.Cap
     header, first, _ = Path("p.csv").read_text().splitlines()
     assert header == "down,up"
     assert sum(map(float, first.split(","))) == pytest.approx(1, abs=2e-6)
+
+
+@pytest.mark.parametrize(
+    ("classes", "labels", "error"),
+    [
+        (["up", "down"], ["down", "downwards", ""], "2 labelled rows: 50.00 %"),  # no class, though it begins like one
+        (["0", "1"], ["1", "1.0", "0"], "3 labelled rows: 33.33 %"),
+        ([0, 1], ["1", "1.0", "?"], "2 labelled rows: 0.00 %"),
+        ([0, 1], ["1", "one", "0"], "3 labelled rows: 66.67 %"),
+        ([False, True], ["True", "True", "False"], "3 labelled rows: 33.33 %"),
+    ],
+)
+def test_labels_are_compared_as_classes(
+    classes: list, labels: list[str], error: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    high = classes[1]  # every row of the file is high
+    model = tikas.LadderClassifier((4,), costs=0, epochs=40, batch_size=20, random_state=0)
+    model.fit([[0.0], [1.0]] * 10, [classes[0], high] * 10).save("m.safetensors")
+    Path("rows.csv").write_text("\n".join(["a,kind", *(f"1.0,{label}" for label in labels)]))
+    assert run("predict", "m.safetensors", "rows.csv", "--target", "kind") == 0
+    captured = capsys.readouterr()
+    assert captured.out.splitlines()[1:] == [str(high)] * 3
+    assert captured.err == f"error on the {error}\n"
+
+
+def test_values_are_predicted_and_compared(capsys: pytest.CaptureFixture[str]) -> None:
+    frame = pd.DataFrame(np.random.default_rng(0).normal(size=(200, 2)), columns=["a", "b"])
+    model = tikas.LadderRegressor((8,), costs=0, epochs=60, random_state=0).fit(frame, frame["a"] * 3)
+    model.save("m.safetensors")
+    Path("rows.csv").write_text("b,a,value\n0,1,3\n0.5,-1,-3\n0,0,\n")
+    assert run("predict", "m.safetensors", "rows.csv", "--target", "value") == 0
+    captured = capsys.readouterr()
+    assert len(captured.out.splitlines()) == 4
+    assert float(captured.err.removeprefix("R² on the 2 rows with a target: ")) > 0.9
+    assert run("predict", "m.safetensors", "rows.csv", "--target", "value", "--probabilities") == 2
+    assert "m.safetensors predicts values, not classes: leave --probabilities out" in said(capsys)
 
 
 def test_images_are_predicted_from_an_array_file(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,6 +7,7 @@ import io
 import sys
 import warnings
 from dataclasses import dataclass
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -57,22 +58,39 @@ class _Given(NamedTuple):
 
 
 def predict(command: Predict) -> int:
-    """Carry the command out."""
+    """Carry the command out.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from tikas import LadderClassifier
+    >>> X, y = [[0.0], [0.1], [0.9], [1.0]] * 10, ["low", None, None, "high"] * 10
+    >>> classifier = LadderClassifier((8,), costs=1.0, epochs=50, batch_size=20, random_state=0).fit(X, y)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     model, rows = classifier.save(folder + "/mine.safetensors"), Path(folder, "rows.csv")
+    ...     _ = rows.write_text("0.05\\n0.95\\n")
+    ...     predict(Predict(model, rows))
+    prediction
+    low
+    high
+    0
+    """
     from tikas.estimators import load
     from tikas.training.checkpoint import replace_file
 
     if command.output:
         make_folder_of(command.output)
     model = load(command.model)
+    if command.probabilities and model.task != "classification":
+        raise ValueError(f"{command.model} predicts values, not classes: leave --probabilities out.")
     given = _from_folder(command, model) if command.file.is_dir() else _from_table(command, model)
-    warnings.filterwarnings("ignore", "X does not have valid feature names")
-    predicted = model.predict(given.x)
-    header, lines = ["prediction"], [[value] for value in predicted]
-    if command.probabilities:
-        if model.task != "classification":
-            raise ValueError(f"{command.model} predicts values, not classes: leave --probabilities out.")
-        header = [str(name) for name in model.classes_]
-        lines = [[f"{p:.6f}" for p in row] for row in model.predict_proba(given.x)]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "X does not have valid feature names")  # `select` saw to their order
+        predicted = model.predict(given.x)
+        header, lines = ["prediction"], [[value] for value in predicted]
+        if command.probabilities:
+            header = [str(name) for name in model.classes_]
+            lines = [[f"{p:.6f}" for p in row] for row in model.predict_proba(given.x)]
     if given.files is not None:
         header, lines = ["file", *header], [[file, *line] for file, line in zip(given.files, lines, strict=True)]
     text = io.StringIO()
@@ -81,7 +99,7 @@ def predict(command: Predict) -> int:
         replace_file(command.output, text.getvalue().encode())
     else:
         print(text.getvalue(), end="")
-    _compare(model, given, predicted)
+    _compare(model.task, given.y, predicted)
     return 0
 
 
@@ -109,17 +127,30 @@ def _from_folder(command: Predict, model: LadderClassifier | LadderRegressor) ->
     return _Given(read_images(files), np.array(labels, dtype=object), shown)
 
 
-def _compare(model: LadderClassifier | LadderRegressor, given: _Given, predicted: NDArray[Any]) -> None:
+def _compare(task: str, labels: NDArray[Any] | None, predicted: NDArray[Any]) -> None:
     """Say how far the predictions are from the labels, if there are any."""
-    import numpy as np
+    from sklearn.metrics import r2_score
 
-    from tikas.data.labels import is_unlabeled
+    from tikas.data.labels import as_values, is_unlabeled
 
-    if given.y is None:
+    if labels is None:
         return
-    known = ~is_unlabeled(given.y)
-    if model.task == "classification" and known.any():
-        wrong = np.mean(predicted[known] != given.y[known].astype(model.classes_.dtype))
-        print(f"error on the {known.sum()} labelled rows: {100 * wrong:.2f} %", file=sys.stderr)
-    elif known.any():
-        print(f"R² on the {known.sum()} rows with a target: {model.score(given.x, given.y):.3f}", file=sys.stderr)
+    if task == "classification":
+        known = ~is_unlabeled(labels)
+        if known.any():
+            wrong = 100 * (1 - _agree(predicted[known], labels[known]).mean())
+            print(f"error on the {known.sum()} labelled rows: {wrong:.2f} %", file=sys.stderr)
+        return
+    values = as_values(labels)
+    known = values == values
+    if known.sum() > 1:  # one has no variance
+        r2 = r2_score(values[known], predicted[known])
+        print(f"R² on the {known.sum()} rows with a target: {r2:.3f}", file=sys.stderr)
+
+
+def _agree(predicted: NDArray[Any], labels: NDArray[Any]) -> NDArray[np.bool_]:
+    """Whether classes are the same, as numbers if both are, else as they are written."""
+    numbers = predicted.dtype.kind in "iuf" and all(isinstance(label, Real) for label in labels.tolist())
+    kind = float if numbers else str
+    same: NDArray[np.bool_] = predicted.astype(kind) == labels.astype(kind)
+    return same
