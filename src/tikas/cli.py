@@ -7,7 +7,7 @@ import io
 import os
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -107,8 +107,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ArithmeticError, ImportError, OSError, RuntimeError) as error:
         _complain(error)
         return FAILED
-    except KeyboardInterrupt:
-        _complain("interrupted")
+    except KeyboardInterrupt as stop:
+        _complain(str(stop) or "interrupted")
         return INTERRUPTED
 
 
@@ -176,27 +176,38 @@ def _train(command: Train) -> int:
     runs: dict[str, Run] = {}
     interrupted = False
     for name, variant in variants.items():
-        with progress_bar(shown=not command.quiet, title=name) as on_epoch:
-            runs[name] = run(variant, seeds, rows, device=device, on_epoch=on_epoch)
+        try:
+            with progress_bar(shown=not command.quiet, title=name) as on_epoch:
+                runs[name] = run(variant, seeds, rows, device=device, on_epoch=on_epoch)
+        except KeyboardInterrupt:  # before it had anything to show
+            if not runs:
+                raise
+            interrupted = True
+            break
         interrupted = runs[name].trained.interrupted
         if name == LADDER:
             saved = _save(runs[name], output)
         if interrupted:
             break
     Console().print(outcome_table(runs, recipe))
-    print(saved)
+    print(f"model saved to {saved}")
     if interrupted:
-        _complain("interrupted; the figures are of what was trained until then")
+        _complain(f"interrupted; the figures are of what was trained until then{_members_left(runs)}")
     return INTERRUPTED if interrupted else 0
 
 
-def _save(outcome: Run, output: Path) -> str:
-    """Save what was trained, and say where; what was cut short does not take the place of what was not."""
+def _save(outcome: Run, output: Path) -> Path:
+    """Save what was trained; what was cut short does not take the place of what was not."""
     if outcome.trained.interrupted:
         output = output.with_stem(f"{output.stem}-interrupted")
-        if not outcome.trained.histories[0]:
-            return "no epoch was finished, so no model was saved"
-    return f"model saved to {outcome.classifier.save(output)}"
+    return outcome.classifier.save(output)
+
+
+def _members_left(runs: Mapping[str, Run]) -> str:
+    """How many members the last run is left with, where it lost some."""
+    last = list(runs.values())[-1]
+    asked, left = len(last.trained.ladders), len(last.classifier.ladders_)
+    return f", by {left} of {asked} members" if left < asked else ""
 
 
 def _default_output(command: Train) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
@@ -54,7 +55,7 @@ class Fitted:
 
     @classmethod
     def from_trained(cls, trained: Trained, recipe: Recipe, seeds: Sequence[int], **known: Any) -> Self:
-        """What training gave back, with whatever else is known of the model.
+        """What training gave back, with whatever else is known of the model; members as `begun` gives them.
 
         Examples
         --------
@@ -63,11 +64,62 @@ class Fitted:
         >>> fitted.seeds, fitted.columns
         ([0, 1, 2], ('length',))
         """
+        trained, seeds = begun(trained, seeds)
         return cls(recipe, trained.ladders, list(seeds), joined_history(trained), **known)
 
 
+def begun(trained: Trained, seeds: Sequence[int]) -> tuple[Trained, Sequence[int]]:
+    """The members that are worth keeping and their seeds: all, but after Ctrl-C only those that finished an epoch.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        Where none did: the Ctrl-C that training held back, to save what there was, has nothing to wait for.
+
+    Examples
+    --------
+    >>> from tikas import Dense, Ladder
+    >>> from tikas.training.fit import Trained
+    >>> ladders = [Ladder(input_shape=(2,), rungs=[Dense(3)]) for _ in range(3)]
+    >>> cut = Trained(ladders, [[{"epoch": 1}, {"epoch": 2}], [{"epoch": 1}], []], interrupted=True)
+    >>> kept, seeds = begun(cut, seeds=[5, 6, 7])
+    >>> len(kept.ladders), seeds
+    (2, [5, 6])
+    """
+    if not trained.interrupted:
+        return trained, seeds
+    kept = [member for member, history in enumerate(trained.histories) if history]
+    if not kept:
+        raise KeyboardInterrupt("interrupted before an epoch was finished, so that there is no model to keep")
+    ladders = [trained.ladders[member] for member in kept]
+    histories = [trained.histories[member] for member in kept]
+    return trained._replace(ladders=ladders, histories=histories), [seeds[member] for member in kept]
+
+
+def interruption(histories: Sequence[History], epochs: int, members: int) -> str:
+    """What to say of a training of so many epochs and members of which Ctrl-C left these histories.
+
+    Examples
+    --------
+    >>> print(interruption([[{"epoch": 1}, {"epoch": 2}], [{"epoch": 1}]], epochs=2, members=3))
+    Training was interrupted after 1 to 2 of 2 epochs; 2 of 3 members are kept as they were then, without those that had
+    not finished one. Fit again for a whole run, or with n_members=2 and warm_start=True to go on.
+    """
+    least, most = min(map(len, histories)), max(map(len, histories))
+    finished = f"{most}" if least == most else f"{least} to {most}"
+    kept, again = "the model is kept as it was then", "warm_start=True"
+    if len(histories) < members:
+        are = "is kept as it was" if len(histories) == 1 else "are kept as they were"
+        kept = f"{len(histories)} of {members} members {are} then, without those that had not finished one"
+        again = f"n_members={len(histories)} and {again}"
+    return (
+        f"Training was interrupted after {finished} of {epochs} epochs; {kept}. Fit again for a whole run, or with "
+        f"{again} to go on."
+    )
+
+
 def joined_history(trained: Trained, earlier: Sequence[dict[str, Any]] = ()) -> History:
-    """The histories of all members as one list, each line with its member; epochs are counted on from earlier lines.
+    """The histories of all members as one list, each line with its member; each counts on from its earlier epochs.
 
     Examples
     --------
@@ -78,9 +130,9 @@ def joined_history(trained: Trained, earlier: Sequence[dict[str, Any]] = ()) -> 
     >>> [line["epoch"] for line in joined_history(trained, joined_history(trained))]
     [1, 1, 2, 2]
     """
-    epochs = epochs_of(earlier)
+    before = _epochs_of_members(earlier)
     lines = (
-        {"member": member, **line, "epoch": epochs + line["epoch"]}
+        {"member": member, **line, "epoch": before[member] + line["epoch"]}
         for member, history in enumerate(trained.histories)
         for line in history
     )
@@ -88,11 +140,16 @@ def joined_history(trained: Trained, earlier: Sequence[dict[str, Any]] = ()) -> 
 
 
 def epochs_of(history: Sequence[Mapping[str, Any]]) -> int:
-    """How many epochs a joined history tells of.
+    """How many epochs a joined history tells of: those of the member that has the most.
 
     Examples
     --------
     >>> epochs_of([{"member": 0, "epoch": 1}, {"member": 0, "epoch": 2}, {"member": 1, "epoch": 1}])
     2
     """
-    return sum(line.get("member") == 0 for line in history)
+    return max(_epochs_of_members(history).values(), default=0)
+
+
+def _epochs_of_members(history: Sequence[Mapping[str, Any]]) -> Counter[int]:
+    members = (line.get("member") for line in history)  # which a damaged file may not name
+    return Counter(member for member in members if isinstance(member, int))

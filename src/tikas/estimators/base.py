@@ -24,7 +24,7 @@ from tikas.data.streams import Examples
 from tikas.estimators.answers import Answer, mean_answer
 from tikas.estimators.inputs import Array, TakesRows
 from tikas.estimators.members import build_around, own_randomness, settings_around_module
-from tikas.fitted import Fitted, epochs_of, joined_history
+from tikas.fitted import Fitted, begun, epochs_of, interruption, joined_history
 from tikas.model.ladder import Ladder
 from tikas.model.specs import RungSpec
 from tikas.saving import write_model
@@ -86,7 +86,8 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TakesRo
 
     def _train(self, rows: Array, targets: Array, labeled: Array, outputs: int, weights: Array | None) -> None:
         """Train the members on prepared rows and keep what came out."""
-        recipe, seeds, device = self._recipe(rows), self._seeds(), suitable_device(self.device)
+        recipe, device = self._recipe(rows), suitable_device(self.device)
+        seeds: Sequence[int] = self._seeds()
         warn_of_few_rows(len(rows), recipe.batch_size, stacklevel=3)
         earlier = self._ladders_to_go_on_from(rows.shape[1:], outputs) if self.warm_start else None
         module = self.network if isinstance(self.network, nn.Module) else None
@@ -112,24 +113,21 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TakesRo
                     examples, splits, recipe, seeds, start=start, device=device, on_epoch=on_epoch, build=build
                 )
         if trained.interrupted:
-            epochs = len(trained.histories[0])
-            warnings.warn(
-                f"Training was interrupted after {epochs} of {recipe.epochs} epochs; the model is kept as it was then. "
-                "Fit again for a whole run, or with warm_start=True to go on.",
-                UserWarning,
-                stacklevel=3,
-            )
+            some = begun(trained, seeds)
+            if earlier is None:  # ladders that go on have learnt something before
+                trained, seeds = some
+            warnings.warn(interruption(trained.histories, recipe.epochs, self.n_members), UserWarning, stacklevel=3)
         before = [] if earlier is None else self.history_
         self._keep(recipe, trained.ladders, seeds, joined_history(trained, before))
 
     def _weigh_outputs(self, ladders: list[Ladder], targets: Array, weights: Array) -> None:
         """Let new ladders start from what the weights alone tell of the outputs."""
 
-    def _keep(self, recipe: Recipe, ladders: list[Ladder], seeds: list[int] | None, history: History) -> None:
+    def _keep(self, recipe: Recipe, ladders: list[Ladder], seeds: Sequence[int] | None, history: History) -> None:
         self.recipe_ = recipe
         self.ladders_ = ladders
         self.ladder_ = ladders[0]
-        self.seeds_ = seeds
+        self.seeds_ = None if seeds is None else list(seeds)
         self.history_ = history
         self.n_iter_ = epochs_of(history)
 
@@ -205,7 +203,7 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TakesRo
             raise ValueError(
                 f"warm_start=True: the fitted model takes rows of shape {before[0]} and gives {before[1]} outputs with "
                 f"{before[2]} members; now there are {inputs}, {outputs} and {self.n_members}. "
-                "Fit on data of the same shape, or set warm_start=False."
+                "Keep all three as they were, or set warm_start=False."
             )
         return ladders
 

@@ -163,6 +163,9 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
             what it was.
         TrainingDivergedError
             Where a cost was no longer a finite number.
+        KeyboardInterrupt
+            Where Ctrl-C comes before an epoch is finished. Later on what was learnt until then is kept, of members that
+            learnt anything, and a warning says how much that is.
 
         Examples
         --------

@@ -73,7 +73,7 @@ class LadderRegressor(RegressorMixin, LadderEstimator):  # type: ignore[misc]
 
         Raises
         ------
-        ValueError, TrainingDivergedError
+        ValueError, TrainingDivergedError, KeyboardInterrupt
             As `LadderClassifier.fit` does.
 
         Examples

@@ -34,7 +34,8 @@ def outcome_table(runs: Mapping[str, Run], recipe: Recipe) -> Table:
         table.add_column(column, justify="right")
     for name, outcome in runs.items():
         held_out = [history[-1]["validation_error"] for history in outcome.trained.histories if history and validated]
-        errors = [spread(outcome.test_errors), *([spread(held_out)] if validated else [])]
+        begun = zip(outcome.test_errors, outcome.trained.histories, strict=False)  # there may be no test rows
+        errors = [spread([error for error, history in begun if history]), *([spread(held_out)] if validated else [])]
         table.add_row(name, *errors, f"{outcome.seconds:.1f}")
     return table
 
