@@ -437,6 +437,9 @@ def test_a_width_is_told_only_where_it_is_certain(network, width):
     [
         ({"n_classes": 1}, "n_classes=1: expected a whole number of at least 2."),
         ({"n_classes": 3.0}, "n_classes=3.0: expected a whole number"),
+        ({"noise": "loud"}, "noise='loud': expected a number, or several numbers."),
+        ({"cost": "much"}, "cost='much': expected a number"),
+        ({"cost": [1.0, 2.0]}, "cost=[1.0, 2.0]: expected a finite number of at least 0."),
         ({"noise": -0.1}, "noise=-0.1: expected one deviation, or two"),
         ({"noise": (0.3, 0.2, 0.2)}, "noise=(0.3, 0.2, 0.2): expected one deviation, or two"),
         ({"cost": float("nan")}, "cost=nan: expected a finite number of at least 0."),
@@ -471,6 +474,14 @@ def test_noise_of_other_shapes_is_refused(units, message):
     noise = [normal(21, count) for count in units]
     with pytest.raises(ValueError, match=re.escape(message)):
         gamma(dense_network(), n_classes=3).costs(UNLABELED, LABELED, TARGETS, noise=noise)
+
+
+def test_denoising_costs_of_no_rows_and_weights_of_another_shape_are_refused():
+    with pytest.raises(ValueError, match=re.escape("Got no unlabelled rows, of shape (0, 6)")):
+        gamma(dense_network(), n_classes=3).costs(UNLABELED[:0], LABELED, TARGETS)
+    assert gamma(dense_network(), n_classes=3, cost=0).costs(UNLABELED[:0], LABELED, TARGETS).total > 0
+    with pytest.raises(ValueError, match=re.escape("Got weights of shape (9, 1); expected one for each")):
+        gamma(dense_network(), n_classes=3).costs(UNLABELED, LABELED, TARGETS, weights=torch.ones(9, 1))
 
 
 def test_labelled_rows_without_targets_are_refused():

@@ -4,6 +4,7 @@ import pickle
 import re
 from copy import deepcopy
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -44,14 +45,23 @@ def assert_same_state(one: Ladder, other: Ladder) -> None:
     ("changes", "message"),
     [
         ({"rungs": []}, "rungs=[]: expected rungs, the output's last, for example [Dense(100), Dense(10)]."),
+        (
+            {"rungs": Dense(3)},
+            "rungs=Dense(features=3, activation=None, scale=True): expected rungs",
+        ),
+        ({"rungs": [Dense(5), Dense(1)]}, "The top rung has the shape (1,); expected (classes,), two at the least"),
         ({"input_shape": ()}, "input_shape=(): expected (features,), the shape of one row."),
         ({"input_shape": (0,)}, "input_shape=(0,): expected (features,)"),
         (
             {"denoiser": "gauss"},
             "denoiser='gauss': choose one of 'gaussian', 'mlp', 'no-product', 'linear', 'additive'",
         ),
+        ({"denoiser": ["gaussian"]}, "denoiser=['gaussian']: choose one of 'gaussian'"),
         ({"task": "ranking"}, "task='ranking': choose 'classification' or 'regression'."),
         ({"noise": (0.3, 0.3)}, "noise has 2 values; with 3 rungs give 4, one for the input and one for each rung"),
+        ({"noise": "loud"}, "noise='loud': expected a number, or several numbers."),
+        ({"noise": None}, "noise=None: expected a number"),
+        ({"costs": [1, 1, "a", 1]}, "costs=[1, 1, 'a', 1]: expected a number"),
         ({"noise": ()}, "noise has 0 values; with 3 rungs give 4"),
         (
             {"costs": (1, 1, 1, 1, 1)},
@@ -65,6 +75,20 @@ def assert_same_state(one: Ladder, other: Ladder) -> None:
 def test_settings_that_make_no_ladder_are_refused_with_what_would(changes, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         ladder_of(**changes)
+
+
+@pytest.mark.parametrize("kind", [list, tuple, np.array, torch.tensor])
+def test_noise_and_costs_are_taken_of_whatever_holds_numbers(kind):
+    ladder = ladder_of(noise=kind([0.5, 0.25, 0.25, 0.0]), costs=kind([4.0, 2.0, 1.0, 1.0]))
+    assert [rung.noise for rung in ladder.rungs] == [0.5, 0.25, 0.25, 0.0]
+    assert [rung.cost for rung in ladder.rungs] == [4.0, 2.0, 1.0, 1.0]
+    assert [rung.noise for rung in ladder_of(noise=np.float32(0.5)).rungs] == [0.5] * 4
+    assert [rung.cost for rung in ladder_of(costs=torch.tensor(2.0)).rungs] == [0.0, 0.0, 0.0, 2.0]
+
+
+def test_a_regression_may_have_a_single_output():
+    ladder = ladder_of(rungs=[Dense(5), Dense(4), Dense(1)], task="regression")
+    assert ladder.costs(UNLABELED, LABELED, normal(9, 1)).total.isfinite()
 
 
 @pytest.mark.parametrize("features", [0, -3, 2.5, "10", True, None])
@@ -101,6 +125,35 @@ def test_without_costs_given_they_are_the_papers():
 def test_rows_of_another_shape_are_refused_everywhere(method, shape):
     with pytest.raises(ValueError, match=re.escape(f"Got rows of shape {shape}; this ladder takes (rows, 6).")):
         getattr(ladder_of(), method)(torch.zeros(shape))
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (UNLABELED.numpy(), "Got rows as ndarray; expected a torch.Tensor."),
+        (UNLABELED.tolist(), "Got rows as list; expected a torch.Tensor."),
+        (UNLABELED.byte(), "Got rows of type torch.uint8; expected floating-point numbers of about unit size."),
+        (UNLABELED.double(), "Got rows of type torch.float64, and this ladder computes in torch.float32."),
+        (UNLABELED.half(), "Got rows of type torch.float16, and this ladder computes in torch.float32."),
+    ],
+    ids=["array", "list", "bytes", "double", "half"],
+)
+@pytest.mark.parametrize("method", ["costs", "forward", "encode", "denoise"])
+def test_rows_of_another_kind_are_refused_with_the_way_to_turn_them(method, rows, message):
+    with pytest.raises(TypeError, match=re.escape(message)):
+        getattr(ladder_of(), method)(rows)
+
+
+def test_calibration_takes_numbers_of_any_precision_and_whole_numbers_of_none():
+    ladder, same = ladder_of(), ladder_of()
+    assert_same_state(ladder.calibrate(UNLABELED), same.calibrate(UNLABELED.double()))
+    with pytest.raises(TypeError, match=re.escape("Got rows of type torch.int64")):
+        ladder.calibrate(UNLABELED.long())
+
+
+def test_autocast_takes_rows_of_half_precision():
+    with torch.autocast("cpu", torch.bfloat16):
+        assert ladder_of().costs(UNLABELED.bfloat16(), LABELED.bfloat16(), TARGETS).total.isfinite()
 
 
 def test_labelled_rows_of_another_shape_are_refused():
@@ -154,16 +207,51 @@ def test_targets_of_another_shape_or_kind_are_refused(task, targets):
         ladder_of(task=task, rungs=[Dense(5), Dense(4), Dense(3)]).costs(UNLABELED, LABELED, targets)
 
 
+@pytest.mark.parametrize("kind", [torch.uint8, torch.int16, torch.int32])
+def test_classes_are_whole_numbers_of_any_size(kind):
+    noise = noise_for(21)
+    same = ladder_of().costs(UNLABELED, LABELED, TARGETS, noise=noise)
+    assert ladder_of().costs(UNLABELED, LABELED, TARGETS.to(kind), noise=noise).total == same.total
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "message"),
+    [
+        ("targets", TARGETS.numpy(), "Got targets as ndarray; expected a torch.Tensor."),
+        ("targets", TARGETS.tolist(), "Got targets as list; expected a torch.Tensor."),
+        ("weights", [1.0] * 9, "Got weights as list; expected a torch.Tensor."),
+        ("weights", torch.ones(9, 1), "Got weights of shape (9, 1); expected one for each labelled row, (9,)."),
+        ("weights", torch.ones(3), "Got weights of shape (3,); expected one for each labelled row, (9,)."),
+        ("weights", torch.tensor(1.0), "Got weights of shape (); expected one for each labelled row, (9,)."),
+    ],
+)
+def test_targets_and_weights_that_are_none_are_refused(name, given, message):
+    with pytest.raises((ValueError, TypeError), match=re.escape(message)):
+        ladder_of().costs(UNLABELED, LABELED, **{"targets": TARGETS, name: given})
+
+
 @pytest.mark.parametrize("target", [-1, 3])
 def test_a_class_that_does_not_exist_is_refused(target):
-    """Whatever the message, it must not be learnt from: -1 is what marks a row without a label elsewhere."""
-    with pytest.raises((ValueError, IndexError, RuntimeError), match=re.escape(str(target))):
+    """It must not be learnt from: -1 is what marks a row without a label elsewhere."""
+    with pytest.raises(ValueError, match=re.escape(f"Got {target} among the targets; expected classes from 0 to 2.")):
         ladder_of().costs(UNLABELED, LABELED, torch.where(torch.arange(9) == 4, target, TARGETS))
 
 
 def test_labelled_rows_without_targets_are_refused():
     with pytest.raises(ValueError, match="targets"):
         ladder_of().costs(UNLABELED, LABELED)
+
+
+def test_denoising_costs_of_no_rows_are_refused():
+    with pytest.raises(ValueError, match=re.escape("Got no unlabelled rows, of shape (0, 6), and denoising costs are")):
+        ladder_of().costs(UNLABELED[:0], LABELED, TARGETS)
+    assert ladder_of(costs=0).costs(UNLABELED[:0], LABELED, TARGETS).total > 0
+
+
+@pytest.mark.parametrize("chunk", [0, -1, 2.5, True])
+def test_a_chunk_is_a_positive_whole_number(chunk):
+    with pytest.raises(ValueError, match=re.escape(f"chunk={chunk!r}: expected a positive whole number")):
+        ladder_of().calibrate(UNLABELED, chunk=chunk)
 
 
 @pytest.mark.filterwarnings("ignore:var_mean")

@@ -344,6 +344,29 @@ def test_what_is_no_sequential_is_refused():
             Ladder.from_sequential(network)
 
 
+@pytest.mark.parametrize(
+    ("layers", "shape", "message"),
+    [
+        ([nn.Linear(4, 5), nn.BatchNorm1d(6), nn.Linear(5, 2)], None, "stands on a level of shape (5,)."),
+        ([nn.Conv2d(1, 5, 3), nn.BatchNorm2d(4), nn.AdaptiveAvgPool2d(1)], (1, 8, 8), "a level of shape (5, 6, 6)."),
+        ([nn.Conv2d(1, 4, 3), nn.AdaptiveAvgPool2d(1)], 28, "input_shape=28: expected (features,)"),
+        ([nn.Conv2d(1, 4, 3), nn.AdaptiveAvgPool2d(1)], (28, 28), "For grey images give (1, 28, 28)."),
+        ([nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1)], (28, 28, 3), "expected (3, 28, 28), channels first."),
+        (
+            [nn.Conv2d(3, 4, 9), nn.AdaptiveAvgPool2d(1)],
+            (3, 8, 8),
+            "a kernel of (9, 9) is larger than the map",
+        ),
+        ([nn.MaxPool2d(9), nn.Flatten(), nn.Linear(3, 2)], (3, 8, 8), "pooling leaves nothing"),
+        ([nn.Conv2d(3, 4, 3)], (3, 8, 8), "The top rung makes maps of shape (4, 6, 6); expected the shape (outputs,)."),
+        ([nn.Linear(4, 1)], None, "The top rung has the shape (1,); expected (classes,), two at the least"),
+    ],
+)
+def test_a_network_that_cannot_stand_on_its_input_is_refused_with_both_shapes(layers, shape, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        Ladder.from_sequential(nn.Sequential(*layers), shape)
+
+
 def test_shapes_that_do_not_fit_are_refused_with_both():
     network = nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(100, 3))
     with pytest.raises(ValueError, match=re.escape("give input_shape, (channels, height, width).")):

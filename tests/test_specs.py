@@ -161,6 +161,7 @@ def test_windows_are_counted_as_torch_counts_them(side, size, stride):
         ((3, 8, 8), [Conv(10, 3), MaxPool(2)], ("(10, 3, 3)", "(outputs,)")),
         ((28, 28, 1), [Conv(10, 3), GlobalMeanPool()], ("(28, 28, 1)", "(1, 28, 28)")),
         ((32, 32, 3), [Conv(10, 3), GlobalMeanPool()], ("(32, 32, 3)", "(3, 32, 32)")),
+        ((48, 64, 3), [Conv(10, 3), GlobalMeanPool()], ("(48, 64, 3)", "(3, 48, 64)")),
         ((28, 28), [Conv(10, 3), GlobalMeanPool()], ("(28, 28)", "(1, 28, 28)")),
         ((1, 3, 28, 28), [Conv(10, 3), GlobalMeanPool()], ("(1, 3, 28, 28)", "(channels, height, width)")),
         ((3, 0, 8), [Conv(10, 3), GlobalMeanPool()], ("(3, 0, 8)", "(channels, height, width)")),
@@ -184,6 +185,8 @@ def test_images_with_their_channels_last_are_refused_with_the_way_to_turn_them()
 
 def test_images_with_few_pixels_and_many_channels_are_no_mistake():
     assert Ladder((8, 8, 8), [Conv(4, 3), GlobalMeanPool()], costs=0).shapes[-1] == (4,)
+    for shape in ((12, 100, 1), (12, 100, 3), (64, 32, 2)):  # narrow maps of many channels
+        assert Ladder(shape, [Dense(3)], costs=0).shapes[0] == shape
     assert shapes_of((2, 2, 2), [Dense(3)]) == [(2, 2, 2), (3,)]
 
 

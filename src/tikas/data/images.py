@@ -21,7 +21,7 @@ def as_images(x: NDArray[Any]) -> NDArray[Any]:
     Raises
     ------
     ValueError
-        If they have another number of dimensions, or are square with their channels last.
+        If they have another number of dimensions, or have their channels last.
 
     Examples
     --------

@@ -1,12 +1,11 @@
-"""What ladders and the Γ-model are given, checked at their doors: what was given, what was expected, what to do."""
+"""What ladders and the Γ-model are built of, checked at their doors: what was given, what expected, what to do."""
 
 from collections.abc import Iterable, Sequence
 from math import isfinite
 from numbers import Integral
 from typing import Any, get_args
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from tikas.model.denoisers import DENOISERS
 from tikas.model.heads import width_of_output
@@ -15,6 +14,9 @@ from tikas.model.specs import RungSpec, Shape, shapes_of
 
 MOST_CHANNELS = 4
 """Of images as they come: grey, colour, either with transparency."""
+
+LEAST_SIDE = 16
+"""Of images that are not square, to be told by their channels alone."""
 
 
 def check_settings(
@@ -33,22 +35,19 @@ def check_settings(
     >>> check_settings((64,), [Dense(32), Dense(10)], noise=0.3, costs=None, denoiser="gaussian", task="classification")
     ([0.3, 0.3, 0.3], [1000.0, 10.0, 0.1])
     """
-    if not rungs or not all(isinstance(rung, RungSpec) for rung in rungs):
+    if not isinstance(rungs, Sequence) or not rungs or not all(isinstance(rung, RungSpec) for rung in rungs):
         raise ValueError(f"rungs={rungs!r}: expected rungs, the output's last, for example [Dense(100), Dense(10)].")
     check_input_shape(input_shape)
-    check_top(shapes_of(input_shape, rungs)[-1])
-    if denoiser not in DENOISERS:
+    check_top(shapes_of(input_shape, rungs)[-1], task)
+    if denoiser not in tuple(DENOISERS):
         raise ValueError(f"denoiser={denoiser!r}: choose one of {', '.join(map(repr, DENOISERS))}.")
     if task not in get_args(Task):
         raise ValueError(f"task={task!r}: choose 'classification' or 'regression'.")
     levels = len(rungs) + 1
-    noises = [float(n) for n in noise] if isinstance(noise, Iterable) else [float(noise)] * levels
-    if costs is None:
-        weights = [1000.0, 10.0, *[0.1] * (levels - 2)]
-    elif isinstance(costs, Iterable):
-        weights = [float(c) for c in costs]
-    else:
-        weights = [0.0] * (levels - 1) + [float(costs)]
+    noises = _floats("noise", noise)
+    noises = noises if isinstance(noises, list) else [noises] * levels
+    weights = _floats("costs", [1000.0, 10.0, *[0.1] * (levels - 2)] if costs is None else costs)
+    weights = weights if isinstance(weights, list) else [0.0] * (levels - 1) + [weights]
     for name, values in (("noise", noises), ("costs", weights)):
         if len(values) != levels:
             raise ValueError(
@@ -58,6 +57,15 @@ def check_settings(
         if not all(isfinite(value) and value >= 0 for value in values):
             raise ValueError(f"{name}={values}: every value must be finite and at least 0.")
     return noises, weights
+
+
+def _floats(name: str, given: Any) -> float | list[float]:
+    """A number, or several, of whatever a user has for numbers: lists, arrays, tensors."""
+    plain = given.tolist() if hasattr(given, "tolist") else given
+    try:
+        return [float(value) for value in plain] if isinstance(plain, Iterable) else float(plain)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name}={given!r}: expected a number, or several numbers.") from error
 
 
 def check_input_shape(shape: Sequence[int]) -> None:
@@ -86,23 +94,29 @@ def check_input_shape(shape: Sequence[int]) -> None:
 
 
 def channels_last(shape: Shape) -> bool:
-    """Whether a shape of three is that of square images with their channels at the end.
+    """Whether a shape of three is certainly that of images with their channels at the end.
+
+    Square images are told by that; others by three or four channels behind sides of `LEAST_SIDE` pixels or more. Maps
+    that are really so narrow lie as well with their height and width exchanged.
 
     Examples
     --------
-    >>> channels_last((32, 32, 3)), channels_last((3, 32, 32)), channels_last((96, 3, 3))
-    (True, False, False)
+    >>> channels_last((32, 32, 3)), channels_last((480, 640, 3)), channels_last((3, 32, 32)), channels_last((96, 3, 3))
+    (True, True, False, False)
     """
-    return len(shape) == 3 and shape[0] == shape[1] > MOST_CHANNELS >= shape[2]
+    if len(shape) != 3 or shape[2] > MOST_CHANNELS:
+        return False
+    height, width, channels = shape
+    return height == width > MOST_CHANNELS or (channels >= 3 and min(height, width) >= LEAST_SIDE)
 
 
-def check_top(shape: Shape) -> None:
+def check_top(shape: Shape, task: str) -> None:
     """One value for each class, or for each value of a regression.
 
     Examples
     --------
-    >>> check_top((10,))
-    >>> check_top((10, 6, 6))
+    >>> check_top((10,), "classification")
+    >>> check_top((10, 6, 6), "classification")
     Traceback (most recent call last):
     ValueError: The top rung makes maps of shape (10, 6, 6); expected the shape (outputs,). ...
     """
@@ -111,86 +125,11 @@ def check_top(shape: Shape) -> None:
             f"The top rung makes maps of shape {shape}; expected the shape (outputs,). End with Dense(outputs), or "
             "with GlobalMeanPool() over maps of as many channels."
         )
-
-
-def check_rows(x: Tensor, shape: tuple[int, ...]) -> None:
-    """Rows of the input's shape.
-
-    Examples
-    --------
-    >>> check_rows(torch.zeros(100, 3, 32, 32), (3, 32, 32))
-    >>> check_rows(torch.zeros(100, 32, 32, 3), (3, 32, 32))
-    Traceback (most recent call last):
-    ValueError: Got rows of shape (100, 32, 32, 3); this ladder takes (rows, 3, 32, 32). Channels come first: ...
-    """
-    if x.dim() <= len(shape) or tuple(x.shape[-len(shape) :]) != shape:
-        last = len(shape) == 3 and x.dim() > 3 and tuple(x.shape[-3:]) == (*shape[1:], shape[0])
+    if shape == (1,) and task == "classification":
         raise ValueError(
-            f"Got rows of shape {tuple(x.shape)}; this ladder takes (rows, {', '.join(map(str, shape))}). "
-            + (
-                "Channels come first: turn the images with x.movedim(-1, -3)."
-                if last
-                else "Reshape them, or build the ladder with their input_shape."
-            )
+            "The top rung has the shape (1,); expected (classes,), two at the least: a softmax of one value is always "
+            "1. End with Dense(2) to tell two classes apart, or give task='regression'."
         )
-
-
-def check_some(x: Tensor) -> None:
-    """Rows to take statistics of, one at the least.
-
-    Examples
-    --------
-    >>> check_some(torch.zeros(0, 64))
-    Traceback (most recent call last):
-    ValueError: Got rows of shape (0, 64): there are no rows to calibrate with; give training rows, the more the better.
-    """
-    if x.numel() == 0:
-        raise ValueError(
-            f"Got rows of shape {tuple(x.shape)}: there are no rows to calibrate with; give training rows, the more "
-            "the better."
-        )
-
-
-def check_targets(targets: Tensor | None, rows: torch.Size, task: Task, outputs: tuple[int, ...]) -> None:
-    """A class, or values, for each of the labelled rows.
-
-    Examples
-    --------
-    >>> check_targets(torch.tensor([0, 2, 1]), torch.Size([3]), "classification", (3,))
-    >>> check_targets(torch.zeros(3, 2), torch.Size([3]), "regression", (1,))
-    Traceback (most recent call last):
-    ValueError: Got targets of shape (3, 2); expected values of (3, 1).
-    """
-    if targets is None:
-        if rows[-1]:
-            raise ValueError(f"Got {rows[-1]} labelled rows and no targets; give the target of each.")
-        return
-    if task == "classification":
-        whole = not (targets.is_floating_point() or targets.is_complex())
-        if tuple(targets.shape) != tuple(rows) or not whole:
-            raise ValueError(
-                f"Got targets of shape {tuple(targets.shape)} and type {targets.dtype}; expected the number of a "
-                f"class for each labelled row, whole numbers of shape {tuple(rows)}."
-            )
-    elif tuple(targets.shape) != (*rows, *outputs):
-        raise ValueError(f"Got targets of shape {tuple(targets.shape)}; expected values of {(*rows, *outputs)}.")
-
-
-def check_noise(noise: Sequence[Tensor], rows: int, shapes: Sequence[tuple[int, ...]]) -> None:
-    """One draw for each level.
-
-    Examples
-    --------
-    >>> check_noise([torch.zeros(8, 4), torch.zeros(8, 3)], rows=8, shapes=[(4,), (3,)])
-    >>> check_noise([torch.zeros(8, 4)], rows=8, shapes=[(4,), (3,)])
-    Traceback (most recent call last):
-    ValueError: Got noise of shapes [(8, 4)]; expected one tensor for each level: [(8, 4), (8, 3)].
-    """
-    given = [tuple(draw.shape) for draw in noise]
-    expected = [(rows, *shape) for shape in shapes]
-    fits = [shape[-len(wanted) :] == wanted for shape, wanted in zip(given, expected, strict=False)]
-    if len(given) != len(expected) or not all(fits):
-        raise ValueError(f"Got noise of shapes {given}; expected one tensor for each level: {expected}.")
 
 
 def check_gamma(network: nn.Module, n_classes: int, noise: float | Sequence[float], cost: float) -> tuple[float, float]:
@@ -205,13 +144,14 @@ def check_gamma(network: nn.Module, n_classes: int, noise: float | Sequence[floa
         raise TypeError(f"network={network!r}: expected a torch.nn.Module that ends in class scores.")
     if isinstance(n_classes, bool) or not isinstance(n_classes, Integral) or n_classes < 2:
         raise ValueError(f"n_classes={n_classes!r}: expected a whole number of at least 2.")
-    noises = tuple(float(value) for value in noise) if isinstance(noise, Sequence) else (float(noise),) * 2
+    noises, weight = _floats("noise", noise), _floats("cost", cost)
+    noises = noises if isinstance(noises, list) else [noises] * 2
     if len(noises) != 2 or not all(isfinite(value) and value >= 0 for value in noises):
         raise ValueError(
             f"noise={noise!r}: expected one deviation, or two, the input's and the one for all other places; finite "
             "and at least 0."
         )
-    if not (isfinite(cost) and cost >= 0):
+    if isinstance(weight, list) or not (isfinite(weight) and weight >= 0):
         raise ValueError(f"cost={cost!r}: expected a finite number of at least 0.")
     width = width_of_output(network)
     if width not in (None, n_classes):

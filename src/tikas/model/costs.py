@@ -54,7 +54,7 @@ def supervised_cost(output: Tensor, targets: Tensor | None, weights: Tensor | No
     if targets is None or output.shape[-2] == 0:
         return output.new_zeros(output.shape[:-2])
     if task == "classification":
-        cost = -output.log_softmax(-1).gather(-1, targets.unsqueeze(-1)).squeeze(-1)
+        cost = -output.log_softmax(-1).gather(-1, targets.long().unsqueeze(-1)).squeeze(-1)
     else:
         cost = (output - targets).square().mean(-1)
     if weights is None:

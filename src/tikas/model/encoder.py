@@ -6,8 +6,8 @@ from typing import Self, cast
 import torch
 from torch import Tensor, nn
 
+from tikas.model.batch_checks import check_calibration, check_rows
 from tikas.model.calibration import calibrate_rungs
-from tikas.model.checks import check_rows, check_some
 from tikas.model.layout import rows_dim
 from tikas.model.names import Task
 from tikas.model.rung import Rung
@@ -67,7 +67,7 @@ class Encoder(nn.Module):
 
     def encode(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The top's clean latent z and the output that is made of it."""
-        check_rows(x, self.shapes[0])
+        self._check_rows(x)
         if not (self.training or torch.compiler.is_compiling() or bool(self.calibrated.all())):
             raise RuntimeError(
                 "This ladder has no statistics for eval mode yet: call ladder.calibrate(rows) with training rows first."
@@ -96,10 +96,13 @@ class Encoder(nn.Module):
         True
         """
         check_rows(x, self.shapes[0])
-        check_some(x)
+        check_calibration(x, chunk)
         calibrate_rungs(self.rungs, x, chunk)
         self.calibrated.fill_(True)
         return self
+
+    def _check_rows(self, x: Tensor) -> None:
+        check_rows(x, self.shapes[0], self.rungs[-1].mean.dtype)
 
     def draw_noise(self, rows: Tensor, count: int, generator: torch.Generator | None = None) -> list[Tensor]:
         """Standard-normal noise for `count` rows at every level, of the kind and on the device of `rows`."""

@@ -6,7 +6,8 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from tikas.model.checks import check_gamma, check_some, check_targets, wrong_scores
+from tikas.model.batch_checks import check_calibration, check_some, check_targets
+from tikas.model.checks import check_gamma, wrong_scores
 from tikas.model.corruption import Corruption, Draws, GivenDraws, RecordedDraws, in_eval_mode
 from tikas.model.costs import Costs, supervised_cost
 from tikas.model.names import Task
@@ -175,7 +176,9 @@ class Gamma(nn.Module):
         """
         if labeled is None:
             labeled = unlabeled[:0]
-        check_targets(targets, labeled.shape[:1], self.task, self.rung.shape)
+        if self.rung.cost:
+            check_some(unlabeled)
+        check_targets(targets, weights, labeled.shape[:1], self.task, self.rung.shape)
         draws = Draws() if noise is None else GivenDraws(noise, slice(None, len(labeled)))
         supervised = self.rung.mean.new_zeros(())
         if len(labeled):
@@ -259,7 +262,7 @@ class Gamma(nn.Module):
         >>> bool(torch.allclose(model.train()(rows), model.eval()(rows), atol=1e-5))
         True
         """
-        check_some(x)
+        check_calibration(x, chunk)
         with in_eval_mode(self.network):
             chunks = x.split(chunk)
             calibrate_running_statistics(self.network, chunks)

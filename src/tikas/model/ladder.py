@@ -6,7 +6,8 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor, nn
 
-from tikas.model.checks import check_noise, check_rows, check_settings, check_targets
+from tikas.model.batch_checks import check_noise, check_some, check_targets
+from tikas.model.checks import check_settings
 from tikas.model.costs import Costs, supervised_cost
 from tikas.model.encoder import Encoder
 from tikas.model.layout import all_dims, first_rows, rows_dim
@@ -197,12 +198,14 @@ class Ladder(Encoder):
         True
         """
         across = rows_dim(self.shapes[0])
-        check_rows(unlabeled, self.shapes[0])
+        self._check_rows(unlabeled)
+        if self.costed:
+            check_some(unlabeled)
         if labeled is None:
             labeled = unlabeled.narrow(across, 0, 0)
-        check_rows(labeled, self.shapes[0])
+        self._check_rows(labeled)
         sizes = [labeled.shape[across], unlabeled.shape[across]]
-        check_targets(targets, labeled.shape[: labeled.dim() + across + 1], self.task, self.shapes[-1])
+        check_targets(targets, weights, labeled.shape[: labeled.dim() + across + 1], self.task, self.shapes[-1])
         if noise is None:
             noise = self.draw_noise(unlabeled, sum(sizes))
         check_noise(noise, sum(sizes), self.shapes)
@@ -287,7 +290,7 @@ class Ladder(Encoder):
         >>> [tuple(level.shape) for level in ladder.denoise(torch.rand(8, 4))]
         [(8, 4), (8, 5), (8, 3)]
         """
-        check_rows(x, self.shapes[0])
+        self._check_rows(x)
         count = x.shape[rows_dim(self.shapes[0])]
         if noise is None:
             noise = self.draw_noise(x, count)

@@ -3,14 +3,16 @@
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import pairwise
 from math import prod
 from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from tikas.model.batch_checks import check_calibration, check_rows
 from tikas.model.calibration import Ascent
-from tikas.model.checks import check_rows, check_some
+from tikas.model.checks import check_input_shape
 from tikas.model.ladder import Ladder
 from tikas.model.layers import DROPOUTS, OTHERWISE, Group, Named, group_layers, named_layers
 from tikas.model.rungs import ConvRung, DenseRung, MaxPool, NormalizedRung
@@ -78,8 +80,8 @@ def from_sequential(
     below = _input_shape(groups, input_shape)
     rungs = [group.rung for group in groups if group.rung is not None]
     shapes = shapes_of(below, rungs)
-    for group, shape in zip(groups[1:], shapes, strict=False):
-        _check_width(group, shape)
+    for group, (stands_on, made) in zip(groups[1:], pairwise(shapes), strict=True):
+        _check_width(group, stands_on, made)
     ladder = kind(input_shape=below, rungs=rungs, **settings)
     ladder.to(next(network.parameters(), torch.empty(0)))
     _warn_of_dropout(layers)
@@ -99,7 +101,7 @@ def from_sequential(
 
 def _ascent(ladder: Ladder, rows: Tensor) -> Ascent:
     check_rows(rows, ladder.shapes[0])
-    check_some(rows)
+    check_calibration(rows, chunk=None)
     return Ascent(ladder.rungs, rows)
 
 
@@ -206,6 +208,7 @@ def _padded_next(groups: Sequence[Group]) -> bool:
 
 def _input_shape(groups: Sequence[Group], given: Sequence[int] | None) -> Shape:
     if given is not None:
+        check_input_shape(given)
         return tuple(given)
     first = groups[1].named
     if isinstance(first.layer, nn.Linear):
@@ -216,8 +219,8 @@ def _input_shape(groups: Sequence[Group], given: Sequence[int] | None) -> Shape:
     )
 
 
-def _check_width(group: Group, below: Shape) -> None:
-    """That a layer stands on what it was made for."""
+def _check_width(group: Group, below: Shape, made: Shape) -> None:
+    """That a layer stands on what it was made for, and its normalisation on what that layer makes."""
     layer = group.named.layer
     takes, given = 0, 0
     if isinstance(layer, nn.Linear):
@@ -230,6 +233,11 @@ def _check_width(group: Group, below: Shape) -> None:
         raise ValueError(
             f"Layer {group.named.name}, {layer}, takes {takes} inputs and stands on a level of shape {below}. "
             "Give the input_shape that the network was made for."
+        )
+    if group.norm is not None and group.norm.layer.num_features != made[0]:
+        raise ValueError(
+            f"Layer {group.norm.name}, {group.norm.layer}, stands on a level of shape {made}. Build it with "
+            f"num_features={made[0]}."
         )
 
 
