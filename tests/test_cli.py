@@ -263,11 +263,31 @@ def test_an_empty_file_and_a_foreign_model_are_refused(capsys: pytest.CaptureFix
         assert substance in said(capsys)
 
 
-def test_an_unwritable_path_is_a_failure_that_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "command", [["train"], ["predict", "absent.safetensors", "rows.csv"]], ids=["train", "predict"]
+)
+def test_an_unwritable_path_is_a_failure_that_says_so_before_the_work(
+    command: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     Path("file").write_text("in the way")
-    assert run("train", *QUICK, "--output", "file/m.safetensors") == 1
+    assert run(*command, "--output", "file/m.safetensors") == 1
     assert "--output file/m.safetensors: its folder cannot be made" in said(capsys)
     assert Path("file").read_text() == "in the way"
+    os.mkfifo("pipe")
+    assert run(*command, "--output", "pipe") == 1
+    assert "--output pipe is not a regular file" in said(capsys)
+
+    def refused(**_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("tikas.commands.outputs.TemporaryFile", refused)  # root may write everywhere
+    assert run(*command, "--output", "locked/m.safetensors") == 1
+    assert "--output locked/m.safetensors: its folder cannot be written to (Permission denied)" in said(capsys)
+
+
+def test_it_tells_its_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--version") == 0
+    assert capsys.readouterr().out == f"tikas {tikas.__version__}\n"
 
 
 def test_ctrl_c_keeps_a_model_that_can_be_used(

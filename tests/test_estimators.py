@@ -428,6 +428,8 @@ class TestWeights:
     def test_weights_of_zero_for_all_of_a_class_are_refused(self):
         with pytest.raises(ValueError, match=r"class 1 has weight zero.*positive weight"):
             classifier().fit(IRIS, SEEN, sample_weight=SEEN != 1)
+        with pytest.raises(ValueError, match=r"class_weight=\{1: -2\}: expected numbers of at least 0"):
+            classifier(class_weight={1: -2}).fit(IRIS, SEEN)
         with pytest.raises(ValueError, match=r"Every row with a target has weight zero"):
             regressor().fit(IRIS, np.where(KNOWN, IRIS[:, 0], np.nan), sample_weight=~KNOWN)
 
@@ -440,6 +442,7 @@ class TestBadInput:
             (np.where(SEEN == 0, 0, -1), r"one class only, 0: .*at least two classes"),
             (np.where(KNOWN, SPECIES + 0.5, -1), r"y holds 0.5, and classes are whole numbers.*LadderRegressor"),
             ([0, "one"] * 75, r"mixes labels of different types: number, string\. Make them all of one type"),
+            (["-1", "cat", "dog"] * 50, r"text with '-1' in it.*None where there is no label"),
             (SEEN[:-1], r"X has 150 rows and y has 149.*one label for each row"),
             (np.stack([SEEN, SEEN], axis=1), r"should be a 1d array"),
             (None, r"requires y to be passed.*-1"),
@@ -466,6 +469,7 @@ class TestBadInput:
             (np.full(150, np.nan), r"None of the 150 rows has a target \(NaN marks.*Give at least one"),
             (np.where(KNOWN, np.inf, 0), "infinity"),
             (NAMES[SPECIES], r"y holds .*'setosa'.*regressor learns numbers.*LadderClassifier"),
+            (SPECIES * 1e300, r"y runs from 0 to 2e\+300.*Divide y"),
         ],
     )
     def test_targets_that_cannot_be_learned_are_refused(self, y, message):
@@ -481,6 +485,17 @@ class TestBadInput:
         model = classifier().fit(IRIS, SEEN)
         with pytest.raises(ValueError, match=message):
             model.predict(holed)
+
+    @pytest.mark.parametrize(
+        ("X", "message"),
+        [
+            ([["long", 1.0], ["short", 2.0]] * 75, r"'long'.*OneHotEncoder"),
+            ([[1, 2], [3]] * 75, "rows of equal length"),
+        ],
+    )
+    def test_rows_that_are_no_table_of_numbers_are_refused(self, X, message):
+        with pytest.raises(ValueError, match=message):
+            classifier().fit(X, SEEN)
 
     def test_rows_of_another_width_are_refused(self):
         with pytest.raises(ValueError, match="X has 3 features, but LadderClassifier is expecting 4"):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 from tyro.conf import FlagCreatePairsOff, OmitArgPrefixes, arg, subcommand
 
+import tikas
 from tikas.commands.bench import Bench, bench
 from tikas.commands.outputs import make_folder_of
 from tikas.commands.predict import Predict, predict
@@ -96,8 +97,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     warnings.showwarning = _show_warning
     # Threads that spin while they wait are many times slower where another process wants their core.
     os.environ.setdefault("GOMP_SPINCOUNT", "30000")
+    words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        return _carry_out(_parse(list(sys.argv[1:] if arguments is None else arguments)))
+        if words == ["--version"]:
+            print(f"tikas {tikas.__version__}")
+            return 0
+        return _carry_out(_parse(words))
     except BrokenPipeError:
         sys.stderr.close()
         return FAILED
@@ -134,7 +139,8 @@ def _parse(arguments: list[str]) -> Command:
             command: Command = tyro.cli(
                 commands,
                 prog="tikas",
-                description="Ladder networks: learn a classifier from a few labels and many unlabelled rows.",
+                description="Ladder networks: learn a classifier from a few labels and many unlabelled rows. "
+                "(--version tells which tikas this is.)",
                 args=arguments,
             )
     except SystemExit as stop:

@@ -1,6 +1,7 @@
 """Where a command's output goes."""
 
 from pathlib import Path
+from tempfile import TemporaryFile
 
 
 def make_folder_of(output: Path) -> None:
@@ -11,7 +12,7 @@ def make_folder_of(output: Path) -> None:
     IsADirectoryError
         Where the path is that of a folder.
     RuntimeError
-        Where its folder cannot be made.
+        Where its folder cannot be made or written to, or something that is no file is in its place.
 
     Examples
     --------
@@ -21,9 +22,15 @@ def make_folder_of(output: Path) -> None:
     """
     if output.is_dir():
         raise IsADirectoryError(f"--output {output} is a folder: give the path of a file in it.")
+    if output.exists() and not output.is_file():
+        raise RuntimeError(f"--output {output} is not a regular file. Give the path of one, or of a new one.")
+    wrong = "made"
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
+        wrong = "written to"
+        with TemporaryFile(dir=output.parent):
+            pass
     except OSError as error:
         raise RuntimeError(
-            f"--output {output}: its folder cannot be made ({error.strerror}). Give a path that can be written to."
+            f"--output {output}: its folder cannot be {wrong} ({error.strerror}). Give a path that can be written to."
         ) from error

@@ -160,7 +160,7 @@ def _of_one_kind(labels: Array, name: str) -> Array:
         labels = labels if kinds == {"string"} else np.array(labels.tolist())
     if labels.dtype.kind == "f":
         _check_whole(labels, name)
-    elif labels.dtype.kind == "U":
+    elif labels.dtype.kind in "UO":
         _check_no_marks(labels, name)
     elif labels.dtype.kind not in "biuO":
         raise _not_labels(name, str(labels.dtype))
@@ -188,8 +188,8 @@ def _check_no_marks(labels: Array, name: str) -> None:
     marks = np.intersect1d(labels, ("-1", "nan"))
     if len(marks):
         raise ValueError(
-            f"{name} is an array of text with {marks.tolist()[0]!r} in it, which NumPy makes of the number when it is "
-            f"put among text. Give {name} as an array of dtype object, with None where there is no label."
+            f"{name} is an array of text with {marks.tolist()[0]!r} in it, which is what becomes of the number when it "
+            f"is put among text. Give {name} as an array of dtype object, with None where there is no label."
         )
 
 
@@ -233,6 +233,8 @@ def label_weights(
     labeled = codes != NO_LABEL
     if class_weight is not None:
         of_class = compute_class_weight(class_weight, classes=classes, y=classes[codes[labeled]])
+        if not (of_class >= 0).all():
+            raise ValueError(f"class_weight={class_weight!r}: expected numbers of at least 0.")
         weights[labeled] *= of_class[codes[labeled]]
     weightless = np.setdiff1d(codes[labeled], codes[labeled & (weights > 0)])
     if len(weightless):

@@ -24,6 +24,8 @@ Array = NDArray[Any]
 REMEDIES = {
     "features as input": "Give the columns that it was fitted with, in their order.",
     "contains infinity": "Leave such rows out, or clip their values.",
+    "string to float": "Encode text as numbers, for instance with scikit-learn's OneHotEncoder, or leave it out.",
+    "inhomogeneous": "Give rows of equal length.",
 }
 """What to do, where scikit-learn's own message says only what is wrong."""
 

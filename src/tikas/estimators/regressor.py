@@ -100,8 +100,8 @@ class LadderRegressor(RegressorMixin, LadderEstimator):  # type: ignore[misc]
             check_scale(self._columns(rows), getattr(self, "feature_names_in_", None))
             if not (self.warm_start and hasattr(self, "target_mean_")):  # ladders that go on keep their scale
                 learned = values[given if weights is None else given & (weights > 0)]
+                self.target_deviation_ = _deviation(learned)
                 self.target_mean_ = float(learned.mean())
-                self.target_deviation_ = float(learned.std()) if np.ptp(learned) > 0 else 1.0
             standard = np.nan_to_num((values - self.target_mean_) / self.target_deviation_).astype(np.float32)
             self._train(rows, standard[:, None], given, 1, weights)
             self.transduction_ = np.where(given, values, self._values(self._answers_to_prepared(rows, "outputs")))
@@ -146,3 +146,15 @@ class LadderRegressor(RegressorMixin, LadderEstimator):  # type: ignore[misc]
     def _take_meaning(self, fitted: Fitted) -> None:
         assert fitted.target_scale is not None
         self.target_mean_, self.target_deviation_ = fitted.target_scale
+
+
+def _deviation(values: Array) -> float:
+    """Of targets; 1 where they are all the same."""
+    with np.errstate(over="ignore"):
+        deviation = float(values.std())
+    if not np.isfinite(deviation):
+        raise ValueError(
+            f"y runs from {values.min():.3g} to {values.max():.3g}: the square of that is no number any more. Divide y "
+            "by its size."
+        )
+    return deviation if np.ptp(values) > 0 else 1.0

@@ -27,7 +27,8 @@ def outcome_table(runs: Mapping[str, Run], recipe: Recipe) -> Table:
     ('digits, 50 labels, 16, 1 epochs', ['', 'test error', 'seconds'])
     """
     labels = "all labels" if recipe.labels == "all" else f"{recipe.labels} labels"
-    table = Table(title=f"{recipe.data}, {labels}, {'-'.join(map(str, recipe.network))}, {recipe.epochs} epochs")
+    title = f"{recipe.data}, {labels}, {'-'.join(map(str, recipe.network))}, {recipe.epochs} epochs"
+    table = Table(title=title, min_width=min(len(title), 80))
     validated = recipe.validation > 0
     table.add_column("")
     for column in ("test error", *(["validation error"] if validated else []), "seconds"):
