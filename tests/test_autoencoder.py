@@ -92,10 +92,16 @@ def test_stacked_members_cost_what_each_would_alone() -> None:
         assert together.total[place].item() == pytest.approx(alone.total.item(), rel=1e-9)
 
 
-@pytest.mark.parametrize("attached", [0, 4, 9])
+@pytest.mark.parametrize("attached", [0, 4, 9, 1.5])
 def test_only_a_hidden_rung_can_carry_the_decoder(attached: int) -> None:
     with pytest.raises(ValueError, match="expected one of the hidden rungs, 1 to 3"):
         Autoencoder((12,), RUNGS, attached)
+
+
+@pytest.mark.parametrize("cost", [-1.0, float("nan"), "much"])
+def test_its_cost_is_a_number_of_at_least_zero(cost: float) -> None:
+    with pytest.raises(ValueError, match=f"cost={cost!r}: expected a "):
+        Autoencoder((12,), RUNGS, 1, cost=cost)
 
 
 def test_a_decoder_on_maps_is_refused() -> None:

@@ -1,5 +1,6 @@
 """A ladder from a network that exists gives what the network gave, and learns on from there."""
 
+import random
 import re
 import warnings
 from copy import deepcopy
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tikas import Ladder
+from tikas.model.layers import CannotBeARungError
 from tikas.model.running_statistics import calibrate_running_statistics
 
 
@@ -131,6 +133,62 @@ def test_in_eval_mode_the_ladder_gives_what_the_network_gives(name):
     others = 3 * rows.flip(0) - 1
     for given in (rows, others, rows[:1]):
         torch.testing.assert_close(ladder(given), network(given), rtol=1e-5, atol=1e-5)
+
+
+def drawn_layer(place: int, channels: int, maps: bool, rng: random.Random) -> nn.Module:
+    kind = rng.choice((("weights", "norm"), ("norm", "activation"), ("activation", "pool"))[place % 3])
+    if kind == "norm":
+        return (nn.BatchNorm2d if maps else nn.BatchNorm1d)(channels)
+    if kind == "activation":
+        return rng.choice((nn.ReLU, nn.LeakyReLU, nn.Tanh, nn.GELU))()
+    if not maps:
+        return nn.Linear(channels, 4) if kind == "weights" else nn.Identity()
+    if kind == "pool":
+        pool, size = rng.choice((nn.MaxPool2d, nn.AvgPool2d)), rng.randint(1, 3)
+        return pool(size, rng.choice((None, 1, 2)), ceil_mode=rng.random() < 0.5)
+    kernel, stride = rng.randint(1, 4), rng.choice((1, 1, 2))
+    padding = rng.choice((0, kernel - 1, "same" if stride == 1 else 0))
+    return nn.Conv2d(channels, rng.randint(2, 5), kernel, stride, padding, bias=rng.random() < 0.7)
+
+
+def drawn_network(rows: Tensor, rng: random.Random) -> nn.Sequential:
+    """Layers in an order that torch allows, and rungs perhaps."""
+    network = nn.Sequential()
+    for place in range(7):
+        made = network(rows)
+        network.append(drawn_layer(place, made.shape[1], made.dim() == 4, rng))
+    if rows.dim() == 4:
+        network.extend((rng.choice((nn.AdaptiveAvgPool2d(1), nn.Identity())), nn.Flatten()))
+    network.append(nn.Linear(network(rows).shape[1], 3))
+    for layer in network:
+        if isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d):
+            nn.init.normal_(layer.weight, 0.8, 0.5)
+            nn.init.normal_(layer.bias)
+            layer.running_mean.normal_()
+            layer.running_var.uniform_(0.5, 2)
+    return network.eval()
+
+
+@pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
+def test_of_many_drawn_networks_each_is_refused_or_taken_over_exactly():
+    taken = 0
+    for seed in range(300):
+        torch.manual_seed(seed)
+        rows = torch.randn(16, 2, 9, 7) if seed % 3 else torch.randn(16, 6)
+        try:
+            network = drawn_network(rows, random.Random(seed))
+        except (RuntimeError, ValueError):  # torch refuses it: a window larger than its map
+            continue
+        expected = network(rows)
+        scale = expected.abs().max().clamp_min(1)
+        for given in (None, rows):
+            try:
+                ladder = Ladder.from_sequential(network, rows.shape[1:], rows=given, costs=0.0).eval()
+            except CannotBeARungError:
+                continue
+            torch.testing.assert_close(ladder(rows) / scale, expected / scale, rtol=0, atol=1e-5)
+            taken += 1
+    assert taken > 50
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -296,6 +354,14 @@ OTHERWISE = "tikas.gamma(network, n_classes) works around any network."
         ([nn.MaxPool2d(3, padding=1)], "only pooling without padding, dilation, indices or a divisor"),
         ([nn.AvgPool2d(2, divisor_override=3)], "only pooling without padding"),
         ([nn.AdaptiveAvgPool2d(3)], "only AdaptiveAvgPool2d(1), the mean over the whole map, can."),
+        (
+            [nn.AdaptiveAvgPool2d(1), nn.Conv2d(2, 4, 1)],
+            "Layer 1, Conv2d(2, 4, kernel_size=(1, 1), stride=(1, 1)), can",
+        ),
+        (
+            [nn.AdaptiveAvgPool2d(1), nn.Conv2d(2, 4, 1)],
+            "it works on maps, and the mean over whole maps before it leaves",
+        ),
         ([nn.Flatten(2)], "only nn.Flatten() of whole rows can."),
         ([nn.ReLU()], "an activation comes after Linear or Conv2d"),
         ([nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Tanh()], "an activation comes after Linear or Conv2d"),
@@ -352,13 +418,10 @@ def test_what_is_no_sequential_is_refused():
         ([nn.Conv2d(1, 4, 3), nn.AdaptiveAvgPool2d(1)], 28, "input_shape=28: expected (features,)"),
         ([nn.Conv2d(1, 4, 3), nn.AdaptiveAvgPool2d(1)], (28, 28), "For grey images give (1, 28, 28)."),
         ([nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1)], (28, 28, 3), "expected (3, 28, 28), channels first."),
-        (
-            [nn.Conv2d(3, 4, 9), nn.AdaptiveAvgPool2d(1)],
-            (3, 8, 8),
-            "a kernel of (9, 9) is larger than the map",
-        ),
+        ([nn.Conv2d(3, 4, 9), nn.AdaptiveAvgPool2d(1)], (3, 8, 8), "Layer 0, Conv2d(3, 4, kernel_size=(9, 9), stride"),
+        ([nn.Conv2d(3, 4, 9), nn.AdaptiveAvgPool2d(1)], (3, 8, 8), "a kernel of (9, 9) is larger than the map"),
         ([nn.MaxPool2d(9), nn.Flatten(), nn.Linear(3, 2)], (3, 8, 8), "pooling leaves nothing"),
-        ([nn.Conv2d(3, 4, 3)], (3, 8, 8), "The top rung makes maps of shape (4, 6, 6); expected the shape (outputs,)."),
+        ([nn.Conv2d(3, 4, 3)], (3, 8, 8), "it is the top, and makes maps of shape (4, 6, 6); expected the shape"),
         ([nn.Linear(4, 1)], None, "The top rung has the shape (1,); expected (classes,), two at the least"),
     ],
 )

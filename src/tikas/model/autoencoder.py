@@ -9,6 +9,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from tikas.model.checks import check_cost
 from tikas.model.costs import Costs
 from tikas.model.dense import DenseRung, product, reset_weight
 from tikas.model.ladder import Ladder
@@ -65,7 +66,8 @@ class Autoencoder(Ladder):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(input_shape, rungs, noise, costs=0.0, generator=generator)
-        if not 1 <= attached < len(rungs):
+        check_cost(cost)
+        if attached not in range(1, len(rungs)):
             raise ValueError(f"attached={attached}: expected one of the hidden rungs, 1 to {len(rungs) - 1}.")
         if any(len(shape) > 1 for shape in self.shapes[1 : attached + 1]):
             raise ValueError("A plain decoder mirrors dense rungs; here a rung below it makes maps.")

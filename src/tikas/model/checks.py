@@ -144,19 +144,32 @@ def check_gamma(network: nn.Module, n_classes: int, noise: float | Sequence[floa
         raise TypeError(f"network={network!r}: expected a torch.nn.Module that ends in class scores.")
     if isinstance(n_classes, bool) or not isinstance(n_classes, Integral) or n_classes < 2:
         raise ValueError(f"n_classes={n_classes!r}: expected a whole number of at least 2.")
-    noises, weight = _floats("noise", noise), _floats("cost", cost)
+    noises = _floats("noise", noise)
     noises = noises if isinstance(noises, list) else [noises] * 2
     if len(noises) != 2 or not all(isfinite(value) and value >= 0 for value in noises):
         raise ValueError(
             f"noise={noise!r}: expected one deviation, or two, the input's and the one for all other places; finite "
             "and at least 0."
         )
-    if isinstance(weight, list) or not (isfinite(weight) and weight >= 0):
-        raise ValueError(f"cost={cost!r}: expected a finite number of at least 0.")
+    check_cost(cost)
     width = width_of_output(network)
     if width not in (None, n_classes):
         raise ValueError(wrong_scores(("rows", width), "rows", n_classes))
     return noises[0], noises[1]
+
+
+def check_cost(cost: float) -> None:
+    """λ where there is one.
+
+    Examples
+    --------
+    >>> check_cost(-1.0)
+    Traceback (most recent call last):
+    ValueError: cost=-1.0: expected a finite number of at least 0.
+    """
+    weight = _floats("cost", cost)
+    if isinstance(weight, list) or not (isfinite(weight) and weight >= 0):
+        raise ValueError(f"cost={cost!r}: expected a finite number of at least 0.")
 
 
 def wrong_scores(given: tuple[Any, ...], rows: Any, n_classes: int) -> str:

@@ -127,6 +127,8 @@ def group_layers(layers: Sequence[Named]) -> list[Group]:
         elif kind in ACTIVATIONS:
             _add_activation(groups, named)
         elif kind in RUNGS:
+            if kind is not nn.Linear and isinstance(last.rung, GlobalMeanPool):
+                raise named.refused("it works on maps, and the mean over whole maps before it leaves none.")
             groups.append(Group(named, RUNGS[kind](named), flattened=flattened))
             flattened = False
         else:

@@ -3,7 +3,6 @@
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import pairwise
 from math import prod
 from typing import Any, NamedTuple, TypeVar
 
@@ -16,7 +15,7 @@ from tikas.model.checks import check_input_shape
 from tikas.model.ladder import Ladder
 from tikas.model.layers import DROPOUTS, OTHERWISE, Group, Named, group_layers, named_layers
 from tikas.model.rungs import ConvRung, DenseRung, MaxPool, NormalizedRung
-from tikas.model.specs import Conv, Shape, shapes_of
+from tikas.model.specs import Conv, Shape
 
 SomeLadder = TypeVar("SomeLadder", bound=Ladder)
 
@@ -78,10 +77,8 @@ def from_sequential(
     layers = list(named_layers(network))
     groups = group_layers(layers)
     below = _input_shape(groups, input_shape)
+    _check_shapes(groups[1:], below)
     rungs = [group.rung for group in groups if group.rung is not None]
-    shapes = shapes_of(below, rungs)
-    for group, (stands_on, made) in zip(groups[1:], pairwise(shapes), strict=True):
-        _check_width(group, stands_on, made)
     ladder = kind(input_shape=below, rungs=rungs, **settings)
     ladder.to(next(network.parameters(), torch.empty(0)))
     _warn_of_dropout(layers)
@@ -217,6 +214,21 @@ def _input_shape(groups: Sequence[Group], given: Sequence[int] | None) -> Shape:
         f"The network begins with {first.layer}, which works on maps of any size; give input_shape, "
         "(channels, height, width)."
     )
+
+
+def _check_shapes(groups: Sequence[Group], below: Shape) -> None:
+    """That every layer can stand where it does, and the last one makes one value for each output."""
+    for group in groups:
+        assert group.rung is not None
+        try:
+            made = group.rung.shape(below)
+        except ValueError as error:
+            raise group.named.refused(str(error)) from error
+        _check_width(group, below, made)
+        below = made
+    if len(below) > 1:
+        top = groups[-1].named
+        raise top.refused(f"it is the top, and makes maps of shape {below}; expected the shape (outputs,).")
 
 
 def _check_width(group: Group, below: Shape, made: Shape) -> None:
