@@ -102,7 +102,14 @@ class Autoencoder(Ladder):
         noise: Sequence[Tensor] | None = None,
         weights: Tensor | None = None,
     ) -> Costs:
-        """The costs of one update, called as `Ladder.costs` is; the reconstruction's is the input's denoising cost."""
+        """The costs of one update, called as `Ladder.costs` is; the reconstruction's is the input's denoising cost.
+
+        Examples
+        --------
+        >>> network = Autoencoder((4,), [Dense(5), Dense(3)], attached=1, noise=0, cost=10.0)
+        >>> network.costs(torch.rand(8, 4)).denoising.shape  # the input's, and none of the two rungs'
+        torch.Size([3])
+        """
         rows = unlabeled.shape[rows_dim(self.shapes[0])]
         count = rows if labeled is None else rows + labeled.shape[rows_dim(self.shapes[0])]
         if noise is None:

@@ -47,7 +47,13 @@ class RungSpec:
         raise NotImplementedError
 
     def with_activation(self, name: ActivationName) -> Self:
-        """This rung, with this activation if it may have one and does not say its own."""
+        """This rung, with this activation if it may have one and does not say its own.
+
+        Examples
+        --------
+        >>> Dense(5).with_activation("tanh").activation, Dense(5, activation="relu").with_activation("tanh").activation
+        ('tanh', 'relu')
+        """
         if getattr(self, "activation", name) is not None:
             return self
         return replace(self, activation=name)  # type: ignore[call-arg]
