@@ -7,17 +7,15 @@ import itertools
 import math
 import os
 import zipfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn, TextIO
+from typing import Any, TextIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-UNLABELED = frozenset({"", "?", "NA", "nan", "NaN", "NAN", "-1"})
-MISSING = UNLABELED - {"-1"}
-IMPUTE = "Fill missing values in first (scikit-learn's SimpleImputer), or leave such rows out."
+from tikas.data.cells import MISSING, labels_of, number, refuse
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,7 +132,7 @@ def _parse(path: Path, file: TextIO, target: str | None) -> Table:
     if first is None:
         raise ValueError(f"{path} holds blank lines only; expected rows of numbers.")
     names = None
-    if any(field.strip() not in MISSING and math.isnan(_number(field)) for field in first[1]):
+    if any(field.strip() not in MISSING and math.isnan(number(field)) for field in first[1]):
         names = [field.strip() or f"column {place}" for place, field in enumerate(first[1], start=1)]
     else:
         records = itertools.chain([first], records)
@@ -159,7 +157,7 @@ def _parse(path: Path, file: TextIO, target: str | None) -> Table:
         raise ValueError(f"{path} has a header line but no rows under it.")
     return Table(
         x=_with_features(np.stack(rows), path),
-        y=_labels(labels) if place is not None else None,
+        y=labels_of(labels) if place is not None else None,
         columns=None if columns is None else tuple(columns),
     )
 
@@ -184,28 +182,12 @@ def _records(path: Path, file: TextIO) -> Iterator[tuple[int, list[str]]]:
 
 def _row(path: Path, line: int, fields: list[str], columns: Sequence[str] | None) -> NDArray[np.float32]:
     with np.errstate(over="ignore"):
-        row = np.array([_number(field) for field in fields], dtype=np.float32)
+        row = np.array([number(field) for field in fields], dtype=np.float32)
     if not np.isfinite(row).all():
         bad = int(np.argmin(np.isfinite(row)))
         column = f"column {bad + 1}" if columns is None else f"column {columns[bad]!r}"
-        _refuse(f"{path}, line {line}, {column}", fields[bad].strip())
+        refuse(f"{path}, line {line}, {column}", fields[bad].strip())
     return row
-
-
-def _refuse(place: str, value: str) -> NoReturn:
-    if value in MISSING:
-        raise ValueError(f"{place}: the value is missing ({value!r}). {IMPUTE}")
-    raise ValueError(
-        f"{place}: {value!r} is not a finite number (in single precision). Features must be numbers; if the column "
-        f"holds the labels, name it as the target."
-    )
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan
 
 
 def _place_of(target: str, names: list[str], path: Path) -> int:
@@ -216,32 +198,6 @@ def _place_of(target: str, names: list[str], path: Path) -> int:
             f"{', …' if len(names) > 20 else ''}."
         )
     return names.index(target)
-
-
-def _labels(texts: Iterable[str]) -> NDArray[Any]:
-    """Make labels of their texts: whole numbers if all are, else numbers if all are, else strings."""
-    stripped = [text.strip() for text in texts]
-    known = [text for text in stripped if text not in UNLABELED]
-    values = iter(_converted(known))
-    labels = [None if text in UNLABELED else next(values) for text in stripped]
-    if any(isinstance(label, int) for label in labels):
-        labels = [None if label == -1 else label for label in labels]  # −1.0, as a column with gaps may spell it
-    if None not in labels:
-        return np.array(labels)
-    y = np.empty(len(labels), dtype=object)
-    y[:] = labels
-    return y
-
-
-def _converted(texts: list[str]) -> list[Any]:
-    numbers = [_number(text) for text in texts]
-    if not all(math.isfinite(number) for number in numbers):
-        return texts
-    if not all(number.is_integer() for number in numbers):
-        return numbers
-    if any(abs(number) >= 2**53 for number in numbers):
-        return texts  # identifiers: a float would make neighbours equal
-    return [int(number) for number in numbers]
 
 
 def _read_arrays(path: Path, target: str | None) -> Table:
@@ -262,7 +218,7 @@ def _read_arrays(path: Path, target: str | None) -> Table:
     y = arrays.get(y_name)
     if y is not None and y.shape != x.shape[:1]:
         raise ValueError(f"{path}: {y_name} has shape {y.shape} but there are {len(x)} rows. Save one label per row.")
-    return Table(x, y=None if y is None else _labels(y.astype(str).tolist()), columns=None)
+    return Table(x, y=None if y is None else labels_of(y.astype(str).tolist()), columns=None)
 
 
 def _loaded(path: Path) -> dict[str, NDArray[Any]]:
@@ -286,7 +242,7 @@ def _finite(array: NDArray[Any], place: str) -> NDArray[np.float32]:
         x = _with_features(array.astype(np.float32), place)
     if not np.isfinite(x).all():
         index = np.unravel_index(np.argmin(np.isfinite(x)), x.shape)
-        _refuse(f"{place}, at {[int(i) for i in index]}", str(array[index]))
+        refuse(f"{place}, at {[int(i) for i in index]}", str(array[index]))
     return x
 
 
@@ -320,12 +276,12 @@ def _read_parquet(path: Path, target: str | None) -> Table:
         values = column.to_numpy(dtype=np.float64, na_value=np.nan)
         if not np.isfinite(values).all():
             bad = int(np.argmin(np.isfinite(values)))
-            _refuse(f"{path}, row {bad} (counted from 0), column {name!r}", str(values[bad]))
+            refuse(f"{path}, row {bad} (counted from 0), column {name!r}", str(values[bad]))
         features.append(values)
         columns.append(name)
     x = np.stack(features, axis=1) if features else np.empty((len(frame), 0))
     labels = None
     if place is not None:
         given = frame.iloc[:, place]
-        labels = _labels("" if gap else str(value) for value, gap in zip(given, given.isna(), strict=True))
+        labels = labels_of("" if gap else str(value) for value, gap in zip(given, given.isna(), strict=True))
     return Table(_finite(x, str(path)), labels, tuple(columns))

@@ -1,0 +1,77 @@
+"""What stands in the cells of a table: numbers, labels, and gaps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+UNLABELED = frozenset({"", "?", "NA", "nan", "NaN", "NAN", "-1"})
+MISSING = UNLABELED - {"-1"}
+IMPUTE = "Fill missing values in first (scikit-learn's SimpleImputer), or leave such rows out."
+
+
+def number(text: str) -> float:
+    """The number that a text spells, and no number (NaN) where it spells none.
+
+    Examples
+    --------
+    >>> number(" 5.1 "), number("iris")
+    (5.1, nan)
+    """
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def refuse(place: str, value: str) -> NoReturn:
+    """Say what is wrong with a value that is no finite number, and where it stands.
+
+    Examples
+    --------
+    >>> refuse("flowers.csv, line 3, column 'width'", "?")
+    Traceback (most recent call last):
+    ValueError: flowers.csv, line 3, column 'width': the value is missing ('?'). Fill missing values in first ...
+    """
+    if value in MISSING:
+        raise ValueError(f"{place}: the value is missing ({value!r}). {IMPUTE}")
+    raise ValueError(
+        f"{place}: {value!r} is not a finite number (in single precision). Features must be numbers; if the column "
+        f"holds the labels, name it as the target."
+    )
+
+
+def labels_of(texts: Iterable[str]) -> NDArray[Any]:
+    """Make labels of their texts: whole numbers if all are, else numbers if all are, else strings; None for gaps.
+
+    Examples
+    --------
+    >>> labels_of(["3", "1.0"]), labels_of(["iris", "?"])
+    (array([3, 1]), array(['iris', None], dtype=object))
+    """
+    stripped = [text.strip() for text in texts]
+    known = [text for text in stripped if text not in UNLABELED]
+    values = iter(_converted(known))
+    labels = [None if text in UNLABELED else next(values) for text in stripped]
+    if any(isinstance(label, int) for label in labels):
+        labels = [None if label == -1 else label for label in labels]  # −1.0, as a column with gaps may spell it
+    if None not in labels:
+        return np.array(labels)
+    y = np.empty(len(labels), dtype=object)
+    y[:] = labels
+    return y
+
+
+def _converted(texts: list[str]) -> list[Any]:
+    numbers = [number(text) for text in texts]
+    if not all(math.isfinite(value) for value in numbers):
+        return texts
+    if not all(value.is_integer() for value in numbers):
+        return numbers
+    if any(abs(value) >= 2**53 for value in numbers):
+        return texts  # identifiers: a float would make neighbours equal
+    return [int(value) for value in numbers]
