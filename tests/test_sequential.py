@@ -314,6 +314,17 @@ def test_nothing_is_shared_with_the_network():
     assert torch.equal(network(rows), before)
 
 
+def test_a_layer_that_stands_in_several_places_counts_in_each():
+    torch.manual_seed(0)
+    activation, norm, weights, rows = nn.Tanh(), nn.BatchNorm1d(6), nn.Linear(6, 6), 3 * ROWS
+    again = nn.Sequential(weights, norm, activation)
+    network = nn.Sequential(again, weights, norm, activation, again, nn.Linear(6, 4)).eval()
+    norm.running_mean.normal_()
+    ladder = Ladder.from_sequential(network).eval()
+    assert len(ladder.rungs) == 5
+    torch.testing.assert_close(ladder(rows), network(rows), rtol=1e-5, atol=1e-5)
+
+
 def test_a_scale_of_zero_is_no_trouble():
     network, rows = trained("dense")
     with torch.no_grad():

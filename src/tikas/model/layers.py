@@ -91,7 +91,7 @@ def named_layers(network: nn.Sequential, prefix: str = "") -> Iterator[Named]:
     >>> [named.name for named in named_layers(network)]
     ['0', '1.0', '1.1']
     """
-    for name, layer in network.named_children():
+    for name, layer in zip(network._modules, network, strict=True):  # named_children would tell a layer only once
         if type(layer) is nn.Sequential:
             yield from named_layers(layer, f"{prefix}{name}.")
         else:
