@@ -1,11 +1,15 @@
-"""The README's examples run as they stand."""
+"""The README's examples run as they stand, and its figures are those of the records."""
 
+import json
 import re
 from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
 
 import pytest
 
-README = (Path(__file__).parent.parent / "README.md").read_text()
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
 EXAMPLES = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
 
 
@@ -18,6 +22,71 @@ def test_an_example_of_the_readme_runs(example: str, capsys: pytest.CaptureFixtu
 
 
 def test_ci_runs_the_test_command_of_the_readme() -> None:
-    script = (Path(__file__).parent.parent / ".ci" / "run").read_text()
+    script = (ROOT / ".ci" / "run").read_text()
     assert "make test" in README
     assert script.rstrip().endswith("make test")
+
+
+PROSE = " ".join(README.split())
+MNIST = {
+    ("full ladder", "100"): "mnist-100-labels",
+    ("full ladder", "1000"): "mnist-1000-labels",
+    ("full ladder", "all"): "mnist-all-labels",
+    ("Γ-model", "100"): "mnist-100-labels-gamma",
+    ("supervised baseline", "100"): "mnist-100-labels-baseline",
+}
+DIGITS = {"`SVC`, labels alone": "SVC on the labels", "`MLPClassifier`, labels alone": "MLPClassifier"}
+
+
+def records(name: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (ROOT / "results" / f"{name}.jsonl").read_text().splitlines()]
+
+
+def table_below(heading: str) -> list[list[str]]:
+    """The lines of the first table after these words, without emphasis."""
+    lines = README[README.index(heading) :].splitlines()
+    first = next(number for number, line in enumerate(lines) if line.startswith("| ---")) + 1
+    rows = [line for line in lines[first : first + 20] if line.startswith("|")]
+    return [[cell.strip().strip("*") for cell in row.strip("|").split("|")] for row in rows if "---" not in row]
+
+
+def spread(errors: list[float]) -> str:
+    return f"{mean(errors):.2f} ± {stdev(errors):.2f}"
+
+
+def test_the_table_of_mnist_is_that_of_the_records() -> None:
+    rows = table_below("MNIST, permutation-invariant")[: len(MNIST)]
+    assert {(name, labels) for name, labels, *_ in rows} == MNIST.keys()
+    for name, labels, error, seeds, *_ in rows:
+        found = records(MNIST[name, labels])
+        assert (error, seeds) == (spread([record["test_error"] for record in found]), str(len(found)))
+        assert {record["hardware"] for record in found} == {"NVIDIA H200"}
+
+
+def test_the_table_of_digits_is_that_of_the_records() -> None:
+    found = {record["method"]: record for record in records("digits-50-labels")}
+    rows = table_below("Digits (1297 training rows")[: len(found)]
+    for method, _, error, seconds in rows:
+        record = found.pop(DIGITS.get(method, method.strip("`")))
+        assert error == spread(record["errors"])
+        assert float(seconds) == pytest.approx(record["seconds"], abs=0.05)
+        assert len(record["errors"]) == 10
+    assert not found
+
+
+def test_the_figures_in_the_text_are_those_of_the_records() -> None:
+    forty, exact = records("mnist-100-labels"), [record["test_error"] for record in records("mnist-100-labels-exact")]
+    fleet = {record["members"]: record["ms"] for record in records("fleet")}
+    quick = records("mnist-100-labels-10-epochs-cpu")[0]
+    timed = {record["what"]: record for record in records("bench") if "2 threads" in record["hardware"]}
+    plain, engine = timed["plain PyTorch"], timed["engine"]
+    for figure in (
+        f"took **{forty[0]['seconds']:.0f} s together**",
+        f"{fleet[40]:.3f} ms per update and seed ({fleet[10]:.3f} for ten seeds, {fleet[1]:.2f} for one)",
+        f"worst of the forty is at {max(record['test_error'] for record in forty):.2f} %",
+        f"the mean is {mean(record['test_error_labeled_statistics'] for record in forty):.2f} %",
+        f"first twenty ends at {max(exact):.2f} % and their mean is {mean(exact):.3f} ± {stdev(exact):.3f} %",
+        f"{quick['test_error']:.2f} % in {quick['seconds']:.0f} s",
+        f"{engine['ms']:.0f} ms there, that of a plain PyTorch ladder {plain['ms']:.0f}: {engine['ratio']:.1f} times",
+    ):
+        assert figure in PROSE
