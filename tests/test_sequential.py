@@ -375,6 +375,7 @@ OTHERWISE = "tikas.gamma(network, n_classes) works around any network."
         ),
         ([nn.Flatten(2)], "only nn.Flatten() of whole rows can."),
         ([nn.ReLU()], "an activation comes after Linear or Conv2d"),
+        ([nn.Conv2d(2, 4, 3), nn.MaxPool2d(2), nn.LeakyReLU(-0.5)], "an activation comes after Linear or Conv2d"),
         ([nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Tanh()], "an activation comes after Linear or Conv2d"),
         ([nn.Conv2d(2, 4, 3), nn.AvgPool2d(2), nn.ReLU()], "an activation comes after Linear or Conv2d"),
         ([nn.Conv2d(2, 4, 3), nn.MaxPool2d(2), nn.GELU()], "an activation comes after Linear or Conv2d"),

@@ -159,8 +159,9 @@ def _add_norm(group: Group, named: Named, flattened: bool) -> None:
 def _add_activation(groups: list[Group], named: Named) -> None:
     """Give an activation to the weighted layer before it; max-pooling in between does not mind an increasing one."""
     activation, function = ACTIVATIONS[type(named.layer)](named.layer)
+    increasing = activation in MONOTONE and getattr(named.layer, "negative_slope", 0) >= 0
     place = len(groups) - 1
-    while isinstance(groups[place].rung, MaxPool) and activation in MONOTONE and _bare(groups[place]):
+    while isinstance(groups[place].rung, MaxPool) and increasing and _bare(groups[place]):
         place -= 1
     group = groups[place]
     if not group.weighted or group.activation is not None or group.after:
