@@ -146,7 +146,7 @@ def test_images_are_predicted_from_an_array_file(capsys: pytest.CaptureFixture[s
     run("train", *QUICK, "--no-baseline", "--output", "m.safetensors")
     np.save("rows.npy", load("digits").test_x[:7])
     capsys.readouterr()
-    assert run("predict", "m.safetensors", "rows.npy") == 0
+    assert run("predict", "m.safetensors", "rows.npy", "--device", "cpu") == 0
     assert len(capsys.readouterr().out.splitlines()) == 8
 
 
@@ -236,6 +236,7 @@ def test_defaults_follow_from_the_data_and_the_network() -> None:
         (["train", "--data", "mnist", "--data-dir", "empty"], "train-images-idx3-ubyte"),
         (["predict", "absent.safetensors", "rows.csv"], "absent.safetensors"),
         (["predict"], "Missing from tikas predict: MODEL, FILE"),
+        (["predict", "m.safetensors", "rows.csv", "--device", "abacus"], "device='abacus': torch has no such device"),
     ],
 )
 def test_a_usage_error_is_one_clear_line_and_exit_code_2(

@@ -47,6 +47,8 @@ class Predict:
     """A column for each class instead of the most probable one."""
     output: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
     """A .csv file for the predictions. Without it they are printed."""
+    device: Annotated[str | None, arg(metavar="cpu|cuda", help_behavior_hint="")] = None
+    """Where to predict. Without it, images and many rows on a GPU if there is one."""
 
 
 class _Given(NamedTuple):
@@ -77,10 +79,13 @@ def predict(command: Predict) -> int:
     """
     from tikas.estimators import load
     from tikas.training.checkpoint import replace_file
+    from tikas.training.devices import suitable_device
 
     if command.output:
         make_folder_of(command.output)
-    model = load(command.model)
+    if command.device:
+        suitable_device(command.device)
+    model = load(command.model).set_params(device=command.device)
     if command.probabilities and model.task != "classification":
         raise ValueError(f"{command.model} predicts values, not classes: leave --probabilities out.")
     given = _from_folder(command, model) if command.file.is_dir() else _from_table(command, model)
