@@ -6,7 +6,7 @@ from typing import Self, cast
 import torch
 from torch import Tensor, nn
 
-from tikas.model.batch_checks import check_calibration, check_rows
+from tikas.model.batch_checks import check_calibration, check_rows, check_some
 from tikas.model.calibration import calibrate_rungs
 from tikas.model.layout import rows_dim
 from tikas.model.names import Task
@@ -119,8 +119,10 @@ class Encoder(nn.Module):
         self.calibrated.fill_(True)
         return self
 
-    def _check_rows(self, x: Tensor) -> None:
+    def _check_rows(self, x: Tensor, *, some: bool = False) -> None:
         check_rows(x, self.shapes[0], self.rungs[-1].mean.dtype)
+        if some:
+            check_some(x)
 
     def draw_noise(self, rows: Tensor, count: int, generator: torch.Generator | None = None) -> list[Tensor]:
         """Standard-normal noise for `count` rows at every level, of the kind and on the device of `rows`.

@@ -6,7 +6,7 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor, nn
 
-from tikas.model.batch_checks import check_noise, check_some, check_targets
+from tikas.model.batch_checks import check_noise, check_targets
 from tikas.model.checks import check_settings
 from tikas.model.costs import Costs, supervised_cost
 from tikas.model.encoder import Encoder
@@ -198,9 +198,7 @@ class Ladder(Encoder):
         True
         """
         across = rows_dim(self.shapes[0])
-        self._check_rows(unlabeled)
-        if self.costed:
-            check_some(unlabeled)
+        self._check_rows(unlabeled, some=bool(self.costed))
         if labeled is None:
             labeled = unlabeled.narrow(across, 0, 0)
         self._check_rows(labeled)
