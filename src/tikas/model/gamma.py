@@ -95,7 +95,8 @@ class Gamma(nn.Module):
     so its batch normalisation gives each its own statistics. None of these passes moves the running statistics:
     `calibrate` sets them. Dropout and whatever else the network does in training mode stays as it is.
 
-    Under `torch.nn.parallel.DistributedDataParallel` use `tikas.model.parallel.CostsOf`.
+    Under `torch.nn.parallel.DistributedDataParallel` use `tikas.model.parallel.CostsOf`. What `torch.utils.checkpoint`
+    computes again in the backward pass it would compute without noise: leave it out of the network.
     """
 
     calibrated: Tensor
