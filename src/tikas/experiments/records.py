@@ -30,14 +30,16 @@ class DamagedRecordWarning(UserWarning):
 def hardware(device: torch.device | str) -> str:
     """What a run ran on, in words.
 
+    Set TIKAS_SHARED where other programs keep it busy meanwhile: seconds are then not to be compared with others.
+
     Examples
     --------
     >>> hardware("cpu")
     '..., ... threads'
     """
-    if torch.device(device).type == "cuda":
-        return torch.cuda.get_device_name(device)
-    return f"{_processor()}, {torch.get_num_threads()} threads"
+    on_gpu = torch.device(device).type == "cuda"
+    name = torch.cuda.get_device_name(device) if on_gpu else f"{_processor()}, {torch.get_num_threads()} threads"
+    return f"{name}, shared" if os.environ.get("TIKAS_SHARED") else name
 
 
 def _processor() -> str:
