@@ -50,7 +50,7 @@ def assert_same(ours: tuple[torch.Tensor, list[Ladder]], theirs: tuple[torch.Ten
     for one, other in zip(ours[1], theirs[1], strict=True):
         for name, weights in other.named_parameters():
             elsewhere = ~torch.isclose(dict(one.named_parameters())[name], weights, rtol=5e-2, atol=5e-3)
-            assert elsewhere.float().mean() < 0.05, name
+            assert elsewhere.sum() <= max(2, 0.05 * elsewhere.numel()), name
 
 
 @pytest.mark.parametrize("compiled", [False, True], ids=["plain", "compiled"])
