@@ -8,6 +8,7 @@ from math import prod
 from shutil import which
 
 import torch
+from torch._functorch import config as functorch
 
 from tikas.data.streams import Streams
 from tikas.model.ladder import Ladder
@@ -96,12 +97,26 @@ def suitable_arithmetic(fleet: Fleet, *, exact: bool = False) -> Iterator[None]:
     Operations of a small fleet are over before a second thread has woken up. On two cores it gains a tenth, and when
     another process wants a core it costs half.
     """
-    with arithmetic_put_back():
+    with arithmetic_put_back(), _compiled_code_kept():
         if fleet.device.type == "cuda":
             torch.set_float32_matmul_precision("highest" if exact else "high")
             torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32 = True, not exact
         elif _work_of_an_update(fleet.ladders, fleet.streams) < WORTH_THREADS:
             torch.set_num_threads(1)
+        yield
+
+
+@contextmanager
+def _compiled_code_kept() -> Iterator[None]:
+    """Let torch find again, in the next process, compiled code with derivatives written by hand, as ours has.
+
+    By default it keeps such code in parts, and a start spends most of its time on putting them together.
+    """
+    setting = "autograd_cache_allow_custom_autograd_functions"
+    if not hasattr(functorch, setting):  # an older torch
+        yield
+        return
+    with functorch.patch({setting: True}):
         yield
 
 
