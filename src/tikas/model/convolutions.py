@@ -31,7 +31,7 @@ def convolve(x: Tensor, weight: Tensor, padding: Sides, stride: int = 1) -> Tens
     """
     before, after = padding
     members = weight.shape[:-4]
-    if _larger_than_its_maps(weight, x.shape[-1] + before + after, stride):
+    if is_product(weight.shape[-1], x.shape[-1] + before + after, stride):
         return _convolve_by_product(functional.pad(x, (before, after, before, after)), weight, stride)
     if before != after:
         x, before = functional.pad(x, (before, after, before, after)), 0
@@ -71,22 +71,33 @@ def spread(x: Tensor, weight: Tensor, padding: Sides, stride: int, sides: Sequen
     return functional.pad(whole, (-before, width + before - reached_right, -before, height + before - reached_down))
 
 
-def _larger_than_its_maps(weight: Tensor, padded_side: int, stride: int) -> bool:
-    """Whether a kernel has more positions than the maps that it makes: nearly a dense layer, as that of Conv-FC.
+def is_product(kernel: int, padded_side: int, stride: int) -> bool:
+    """Whether a convolution is better made by a matrix product: of single positions, or of nearly whole maps.
 
-    Convolution kernels are not made for these: on a GPU a 26×26 one took thirty times as long as the product.
+    A kernel with more positions than the maps that it makes is nearly a dense layer, as that of Conv-FC. Convolution
+    kernels are not made for these: on a GPU a 26×26 one took thirty times as long as the product.
+
+    Examples
+    --------
+    >>> is_product(1, 6, stride=1), is_product(26, 28, stride=1), is_product(3, 28, stride=1)
+    (True, True, False)
     """
-    return weight.shape[-1] > (padded_side - weight.shape[-1]) // stride + 1
+    return kernel == stride == 1 or kernel > (padded_side - kernel) // stride + 1
 
 
 def _convolve_by_product(x: Tensor, weight: Tensor, stride: int) -> Tensor:
-    """The few windows of each map as rows of a product."""
-    kernel = weight.shape[-1]
+    """The windows of each map as rows of a product."""
     x = x.expand(*weight.shape[:-4], *x.shape[-4:]) if weight.dim() > 4 else x
-    windows = x.unfold(-2, kernel, stride).unfold(-2, kernel, stride).movedim(-5, -3)
-    *batch, height, width = windows.shape[:-3]
-    made = product(_as_rows(windows, weight), weight.flatten(-3))
-    return made.view(*batch, height, width, -1).movedim(-1, -3)
+    windows = _windows(x, weight.shape[-1], stride)
+    made = product(windows.flatten(weight.dim() - 4, -2), weight.flatten(-3))
+    return made.view(*windows.shape[:-1], -1).movedim(-1, -3)
+
+
+def _windows(x: Tensor, kernel: int, stride: int) -> Tensor:
+    """What a kernel sees at every position that it stands at, ``(*members, rows, height, width, values)``."""
+    if kernel == 1:
+        return x.movedim(-3, -1)
+    return x.unfold(-2, kernel, stride).unfold(-2, kernel, stride).movedim(-5, -3).flatten(-3)
 
 
 def _spread_by_product(x: Tensor, weight: Tensor, stride: int) -> Tensor:
@@ -106,11 +117,6 @@ def _spread_by_product(x: Tensor, weight: Tensor, stride: int) -> Tensor:
             for j in range(width)
         ]
     ).sum(0)
-
-
-def _as_rows(windows: Tensor, weight: Tensor) -> Tensor:
-    """Windows ``(*members, rows, height, width, channels, kernel, kernel)`` as rows of each of W's members."""
-    return windows.flatten(-3).flatten(weight.dim() - 4, -2)
 
 
 def _fold(x: Tensor, members: Sequence[int]) -> Tensor:
@@ -185,6 +191,7 @@ class ConvRung(NormalizedRung):
     def __init__(self, spec: Conv, below: tuple[int, ...], *, top: bool, noise: float, cost: float) -> None:
         super().__init__(spec, below, top=top, noise=noise, cost=cost)
         self.spec = spec
+        self.is_product = is_product(spec.kernel, below[-1] + sum(spec.padded), spec.stride)
         self.weight = nn.Parameter(torch.empty(spec.features, below[0], spec.kernel, spec.kernel))
 
     def add_back(self) -> None:

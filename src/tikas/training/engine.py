@@ -11,6 +11,7 @@ import torch
 from torch._functorch import config as functorch
 
 from tikas.data.streams import Streams
+from tikas.model.convolutions import ConvRung
 from tikas.model.ladder import Ladder
 from tikas.training.captured import CapturedFleet, SideBySide
 from tikas.training.fleet import Fleet
@@ -70,7 +71,7 @@ def _launch_on_gpu(ladders: Sequence[Ladder], streams: Streams, *, long: bool, e
 
         if can_be_fused(ladders[0], streams):
             return FusedFleet(ladders, streams, torch.float32 if exact else torch.bfloat16)
-    kind = SideBySide if on_maps(ladders[0]) and len(ladders) > 1 else CapturedFleet
+    kind = SideBySide if convolves(ladders[0]) and len(ladders) > 1 else CapturedFleet
     return kind(ladders, streams, compiled=long, exact=exact)
 
 
@@ -84,6 +85,18 @@ def on_maps(ladder: Ladder) -> bool:
     (True, False)
     """
     return any(len(shape) > 1 for shape in ladder.shapes)
+
+
+def convolves(ladder: Ladder) -> bool:
+    """Whether a ladder has convolutions that are not made by matrix products, as members can make theirs together.
+
+    Examples
+    --------
+    >>> from tikas import Conv, Dense
+    >>> [convolves(Ladder((1, 8, 8), [Conv(4, kernel), Dense(10)])) for kernel in (1, 3, 7)]
+    [False, True, False]
+    """
+    return any(isinstance(rung, ConvRung) and not rung.is_product for rung in ladder.rungs)
 
 
 def _say_slower(why: str) -> None:
