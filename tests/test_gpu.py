@@ -1,12 +1,14 @@
 """On a GPU the captured and the written-out fleets learn what the plain one learns."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from tikas.data.splits import split
 from tikas.data.streams import Examples, Streams
 from tikas.model.ladder import Ladder
-from tikas.training.captured import CapturedFleet
+from tikas.training.captured import CapturedFleet, SideBySide
 from tikas.training.fit import fit
 from tikas.training.fleet import Fleet, build_ladder
 from tikas.training.recipe import Recipe
@@ -18,6 +20,8 @@ pytestmark = [
 
 RECIPE = Recipe(data="array", network=(40, 20), epochs=3)
 IMAGES = Recipe(data="array", network=("conv 6 3", "max 2", "conv 8 3 same", "mean 2", "global", "top"), epochs=1)
+
+PRODUCTS = replace(IMAGES, network=("conv 6 7", "conv 8 1", "global", "top"))
 
 
 def trained(
@@ -59,10 +63,11 @@ def test_captured_updates_are_the_plain_updates(seeds: list[int], compiled: bool
     assert_same(trained(CapturedFleet, seeds, compiled=compiled), trained(Fleet, seeds))
 
 
-@pytest.mark.parametrize("seeds", [[3], [3, 4]], ids=["alone", "in company"])
-def test_captured_updates_on_images_are_the_plain_updates(seeds: list[int]) -> None:
-    shape = (2, 9, 9)
-    assert_same(trained(CapturedFleet, seeds, IMAGES, shape, compiled=True), trained(Fleet, seeds, IMAGES, shape))
+@pytest.mark.parametrize("kind", [SideBySide, CapturedFleet])
+@pytest.mark.parametrize("recipe", [IMAGES, PRODUCTS], ids=["convolutions", "products"])
+def test_captured_updates_on_images_are_the_plain_updates(recipe: Recipe, kind: type[Fleet]) -> None:
+    seeds, shape = [3, 4], (2, 9, 9)
+    assert_same(trained(kind, seeds, recipe, shape, compiled=True), trained(Fleet, seeds, recipe, shape))
 
 
 @pytest.mark.parametrize("denoiser", ["gaussian", "mlp", "no-product", "linear", "additive"])
@@ -93,8 +98,6 @@ def test_a_member_learns_the_same_alone_and_in_company(kind: str) -> None:
 
 
 def test_members_of_other_settings_train_as_one_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dataclasses import replace
-
     monkeypatch.setattr("tikas.training.engine.WORTH_COMPILING", 0)
     rows = torch.rand(1000, 30, generator=torch.Generator().manual_seed(0))
     targets = (rows[:, 0] * 3).long()

@@ -1,6 +1,6 @@
 """A fleet on a GPU: a block of updates is captured once as a CUDA graph, and replayed."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -52,18 +52,20 @@ class CapturedFleet(Fleet):
         self.graph: torch.cuda.CUDAGraph | None = None
 
     def train_epoch(self, rates: Tensor) -> Tensor:
+        return self.read_costs(torch.cat(list(self.replays(rates))))
+
+    def replays(self, rates: Tensor) -> Iterator[Tensor]:
+        """An epoch, a block of updates for every step: what each recorded."""
         self.streams.start_epoch()
         prepared = self.prepare_rates(rates).float()
         if self.graph is None:
             self._capture(prepared[: self.streams.block])
         assert self.graph is not None
         prepared = prepared.pin_memory().to(self.device, non_blocking=True)
-        recorded = []
         for first in range(0, self.streams.updates, self.streams.block):
             self._fill(slice(first, first + self.streams.block), prepared)
             self.graph.replay()
-            recorded.append(self.recorded.clone())
-        return self.read_costs(torch.cat(recorded))
+            yield self.recorded.clone()
 
     def prepare_rates(self, rates: Tensor) -> Tensor:
         """What the update is told of each update's learning rates."""
@@ -146,15 +148,19 @@ class SideBySide(Fleet):
     def train_epoch(self, rates: Tensor) -> Tensor:
         rates = rates.view(len(rates), -1).expand(-1, self.members)
         here = torch.cuda.current_stream(self.device)
-        costs = []
+        epochs = [fleet.replays(rates[:, member].contiguous()) for member, fleet in enumerate(self._fleets)]
+        recorded: list[list[Tensor]] = [[] for _ in epochs]
+        for lane in self._lanes:
+            lane.wait_stream(here)
         try:
-            for member, (fleet, lane) in enumerate(zip(self._fleets, self._lanes, strict=True)):
-                lane.wait_stream(here)
-                with torch.cuda.stream(lane):
-                    costs.append(fleet.train_epoch(rates[:, member].contiguous()))
+            for _ in range(0, self.streams.updates, self.streams.block):  # in turn, so that nobody gets far ahead
+                for epoch, lane, blocks in zip(epochs, self._lanes, recorded, strict=True):
+                    with torch.cuda.stream(lane):
+                        blocks.append(next(epoch))
         finally:  # after Ctrl-C too: what comes next reads the weights that these streams write
             for lane in self._lanes:
                 here.wait_stream(lane)
+        costs = [fleet.read_costs(torch.cat(blocks)) for fleet, blocks in zip(self._fleets, recorded, strict=True)]
         return torch.stack(costs, 1)
 
     def parts(self) -> list[Ladder]:
