@@ -46,6 +46,17 @@ def launch(ladders: Sequence[Ladder], streams: Streams, updates: int, *, exact: 
     Fleet
         On a CPU the plain one, a dense ladder's costs compiled if that is paid back and there is a C++ compiler. On a
         GPU a captured one; if compiling is paid back, dense ladders are written out in kernels and others compiled.
+
+    Examples
+    --------
+    >>> from tikas.data.splits import split
+    >>> from tikas.data.streams import Examples
+    >>> from tikas.model.specs import Dense
+    >>> ladder, classes = Ladder((8,), [Dense(5), Dense(3)]), torch.arange(60) % 3
+    >>> examples, splits = Examples(torch.rand(60, 8), classes, outputs=3), [split(classes.numpy(), 9)]
+    >>> fleet = launch([ladder], Streams(examples, splits, [0], ladder.shapes, 20, 20), updates=300)
+    >>> type(fleet).__name__, fleet.costs == fleet.ladder.costs  # the rows are on the CPU; compiling does not pay
+    ('Fleet', True)
     """
     long = _work_of_an_update(ladders, streams) * updates >= WORTH_COMPILING
     if not isinstance(ladders[0], Ladder):  # a network that somebody else wrote may do what no compiler follows
@@ -109,6 +120,18 @@ def suitable_arithmetic(fleet: Fleet, *, exact: bool = False) -> Iterator[None]:
 
     Operations of a small fleet are over before a second thread has woken up. On two cores it gains a tenth, and when
     another process wants a core it costs half.
+
+    Examples
+    --------
+    >>> from tikas.data.splits import split
+    >>> from tikas.data.streams import Examples
+    >>> from tikas.model.specs import Dense
+    >>> ladder, classes = Ladder((8,), [Dense(5), Dense(3)]), torch.arange(60) % 3
+    >>> examples, splits = Examples(torch.rand(60, 8), classes, outputs=3), [split(classes.numpy(), 9)]
+    >>> small = Fleet([ladder], Streams(examples, splits, [0], ladder.shapes, 20, 20))
+    >>> with suitable_arithmetic(small):
+    ...     torch.get_num_threads()
+    1
     """
     with arithmetic_put_back(), _compiled_code_kept():
         if fleet.device.type == "cuda":

@@ -81,7 +81,15 @@ def own_settings(ladders: Sequence[Ladder]) -> Iterator[tuple[int, str, Tensor]]
 
 
 def unstack(stacked: Ladder, ladders: Sequence[Ladder]) -> list[Ladder]:
-    """The members of a stacked ladder, each on its own again, with the settings of those that were stacked."""
+    """The members of a stacked ladder, each on its own again, with the settings of those that were stacked.
+
+    Examples
+    --------
+    >>> ladders = [build_ladder(Recipe(network=(5,)), (4,), outputs=3, seed=seed) for seed in (0, 1)]
+    >>> first, second = unstack(stack(ladders), ladders)
+    >>> bool((second.rungs[1].weight == ladders[1].rungs[1].weight).all())
+    True
+    """
     if len(ladders) == 1:
         return [deepcopy(stacked)]
     state = stacked.state_dict()
@@ -92,7 +100,14 @@ def unstack(stacked: Ladder, ladders: Sequence[Ladder]) -> list[Ladder]:
 
 
 def with_tensors(ladder: Ladder, tensors: Mapping[str, Tensor]) -> Ladder:
-    """A copy of a ladder that holds other tensors, perhaps of other shapes, under the same names."""
+    """A copy of a ladder that holds other tensors, perhaps of other shapes, under the same names.
+
+    Examples
+    --------
+    >>> ladder = build_ladder(Recipe(network=(5,)), (4,), outputs=3, seed=0)
+    >>> with_tensors(ladder, {"rungs.1.weight": torch.zeros(7, 5, 4)}).rungs[1].weight.shape  # of seven members
+    torch.Size([7, 5, 4])
+    """
     copy = deepcopy(ladder)
     parameters = {name for name, _ in copy.named_parameters()}
     for name, tensor in tensors.items():

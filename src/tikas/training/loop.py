@@ -91,7 +91,21 @@ class Job:
 
 
 def train(job: Job, device: torch.device, on_epoch: Callable[[History], None], stop: Event) -> Trained:
-    """Train all members of a job as one fleet, until the last epoch, Ctrl-C or `stop`."""
+    """Train all members of a job as one fleet, until the last epoch, Ctrl-C or `stop`.
+
+    Examples
+    --------
+    >>> from tikas.data.splits import split
+    >>> from tikas.training.fleet import build_ladder
+    >>> rows, targets = torch.rand(60, 8), torch.arange(60) % 3
+    >>> recipe = Recipe(data="array", network=(5,), batch_size=20, epochs=2)
+    >>> job = Job(Examples(rows, targets, 3), [split(targets.numpy(), 9)], [recipe], [0], None, build_ladder)
+    >>> trained = train(job, torch.device("cpu"), lambda lines: print("epoch", lines[0]["epoch"]), Event())
+    epoch 1
+    epoch 2
+    >>> trained.interrupted
+    False
+    """
     job = replace(job, examples=job.examples.to(device))
     recipe, exact = job.recipes[0], job.recipes[0].precision == "exact"
     ladders = [job.build_member(member).to(device) for member in range(len(job.seeds))]
