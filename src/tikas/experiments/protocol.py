@@ -20,7 +20,7 @@ from tikas.data.splits import split
 from tikas.data.streams import Examples
 from tikas.data.whitening import Whitening
 from tikas.experiments.appendix import build_for
-from tikas.experiments.run import Rows, error_on
+from tikas.experiments.run import Rows, errors_on
 from tikas.training.fit import OF_A_MEMBER, Progress, Trained, fit
 from tikas.training.recipe import Recipe
 
@@ -100,6 +100,8 @@ class Trial:
     trained: Trained
     validation_errors: list[float]
     """In percent."""
+    labeled_statistics_errors: list[float]
+    """The same with statistics of the labelled rows alone."""
     seconds: float
 
 
@@ -169,11 +171,14 @@ def try_settings(
         on_epoch=on_epoch,
         build=build_for(settings[0].attached),
     )
-    errors = [
-        error_on(ladder, rows.x[chosen.validation], rows.y[chosen.validation], device)
-        for ladder, chosen in zip(trained.ladders, splits, strict=True)
-    ]
-    return Trial(trained, errors, time.perf_counter() - started)
+    errors, labeled_errors = [], []
+    for ladder, chosen in zip(trained.ladders, splits, strict=True):
+        labeled = None if labels is None else torch.from_numpy(rows.x[chosen.labeled])
+        held_out = rows.x[chosen.validation], rows.y[chosen.validation]
+        error, labeled_error = errors_on(ladder, *held_out, labeled, device)
+        errors.append(error)
+        labeled_errors.append(labeled_error)
+    return Trial(trained, errors, labeled_errors, time.perf_counter() - started)
 
 
 def choose(validation_errors: Mapping[Setting, Sequence[float]]) -> Setting:

@@ -77,7 +77,7 @@ def reading(task: Task, ledger: Ledger) -> Reading | None:
         return None
     hardware = Counter(record["hardware"] for record in records.values()).most_common(1)[0][0]
     same = [record for record in records.values() if record["hardware"] == hardware]
-    labeled = [record.get("test_error_labeled_statistics") for record in records.values()]
+    labeled = [record.get(f"{figure}_labeled_statistics") for record in records.values()]
     known = [error for error in labeled if error is not None]
     return Reading(
         errors={seed: record[figure] for seed, record in records.items()},

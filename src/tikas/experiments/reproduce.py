@@ -154,7 +154,10 @@ def _measure(fleet: Fleet, rows: Rows, device: str | None, on_epoch: OnEpoch) ->
     elif isinstance(task, Setting):
         settings = [member.task for member in fleet if isinstance(member.task, Setting)]
         trial = try_settings(settings, seeds, training_rows(rows), device=device, on_epoch=on_epoch)
-        errors = [{"validation_error": error} for error in trial.validation_errors]
+        errors = [
+            {"validation_error": error, "validation_error_labeled_statistics": as_authors}
+            for error, as_authors in zip(trial.validation_errors, trial.labeled_statistics_errors, strict=True)
+        ]
         yield from _records(fleet, trial.trained, errors, trial.seconds, device)
     else:
         outcome = run(task.recipe, seeds, rows, device=device, on_epoch=on_epoch, build=build_for(task.attached))

@@ -175,7 +175,7 @@ def run(
     if len(rows.test_y):
         for ladder, chosen in zip(trained.ladders, splits, strict=True):
             labeled = examples.rows[torch.from_numpy(chosen.labeled)] if recipe.labels != "all" else None
-            error, labeled_error = _test_errors(ladder, rows, labeled, device)
+            error, labeled_error = errors_on(ladder, rows.test_x, rows.test_y, labeled, device)
             errors.append(error)
             labeled_errors.append(labeled_error)
     known = {name: getattr(rows, name) for name in ("columns", "classes", "whitening", "input_shape")}
@@ -183,15 +183,29 @@ def run(
     return Run(classifier, trained, errors, labeled_errors, time.perf_counter() - started)
 
 
-def _test_errors(ladder: Ladder, rows: Rows, labeled: torch.Tensor | None, device: str | None) -> tuple[float, float]:
-    """The error as calibrated, and with statistics of the labelled rows alone (None: all are)."""
-    error = error_on(ladder, rows.test_x, rows.test_y, device)
+def errors_on(
+    ladder: Ladder,
+    x: NDArray[np.float32],
+    y: NDArray[np.int64],
+    labeled: torch.Tensor | None,
+    device: str | None = None,
+) -> tuple[float, float]:
+    """The percentage of wrong rows as calibrated, and with statistics of the labelled rows alone (None: all are).
+
+    Examples
+    --------
+    >>> rows = load_rows("digits")
+    >>> outcome = run(Recipe(data="digits", labels=50, network=(32,), epochs=1), [0], rows)
+    >>> len(errors_on(outcome.trained.ladders[0], rows.test_x, rows.test_y, torch.from_numpy(rows.train_x[:50])))
+    2
+    """
+    error = error_on(ladder, x, y, device)
     if labeled is None:
         return error, error
     with full_precision():
         as_authors = deepcopy(ladder).to(_place(device))
         as_authors.calibrate(labeled.to(_place(device)))
-    return error, error_on(as_authors, rows.test_x, rows.test_y, device)
+    return error, error_on(as_authors, x, y, device)
 
 
 def error_on(ladder: Ladder, x: NDArray[np.float32], y: NDArray[np.int64], device: str | None = None) -> float:

@@ -237,9 +237,12 @@ def _study_table(settings: Sequence[Setting], ledger: Ledger) -> str:
     rows = []
     for setting in settings:
         point = setting.name.rpartition("/")[2]
-        figures = _figures(reading(setting, ledger), setting.seeds, None)[:3]
+        found = reading(setting, ledger)
+        labeled = "" if found is None or found.labeled is None else in_words(found.labeled, 3)
+        figures = [*_figures(found, setting.seeds, None)[:3], labeled]
         rows.append([f"**{point}** (chosen)" if setting == choice else point, *figures])
-    return markdown_table(["setting", "validation error, %", "95 % interval", "seeds"], rows)
+    header = ["setting", "validation error, %", "95 % interval", "seeds", "labelled rows' statistics"]
+    return markdown_table(header, rows)
 
 
 _CLOSING = """## To measure it again
