@@ -15,6 +15,7 @@ from tikas.model.specs import Dense
 from tikas.training.fit import Trained, fit
 from tikas.training.fleet import build_ladder, own_settings, stack, unstack
 from tikas.training.recipe import Recipe
+from tikas.training.storage import FleetParameters
 
 DENOISERS = ["gaussian", "mlp", "no-product", "linear", "additive"]
 SEEDS = [3, 14, 15, 92, 6, 5, 35, 8]
@@ -244,3 +245,15 @@ def test_members_that_differ_in_settings_are_compiled_once_if_these_are_tensors(
     for costs, expected in zip(compiled, plain, strict=True):
         torch.testing.assert_close(costs(rows, rows, targets, noise).total, expected)
     assert len(programs) == 1
+
+
+@pytest.mark.parametrize("members", [1, 3])
+def test_the_ladder_that_is_watched_follows_a_fused_fleets_parameters(members: int) -> None:
+    ladders = [build_ladder(Recipe(network=(6, 5)), (7,), outputs=3, seed=seed) for seed in range(members)]
+    parameters = FleetParameters(ladders, [8, 8, 8, 4], torch.bfloat16, torch.device("cpu"))
+    watched = parameters.stacked()
+    for storage in (parameters.matrices, parameters.vectors):
+        storage.values *= 1.5
+    rows = torch.rand(*[members] * (members > 1), 20, 7, generator=torch.Generator().manual_seed(0))
+    outputs = [ladder.calibrate(rows).eval()(rows) for ladder in (watched, stack(parameters.ladders()))]
+    torch.testing.assert_close(*outputs)

@@ -12,6 +12,7 @@ every kernel leaves them zero, and so they enter no cost, no statistic and no gr
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -22,7 +23,6 @@ from tikas.data.streams import Streams
 from tikas.model.ladder import Ladder
 from tikas.model.rungs import DenseRung
 from tikas.training.captured import CapturedFleet
-from tikas.training.fleet import stack
 from tikas.training.kernels.adam import adam_kernel
 from tikas.training.kernels.levels import (
     climb_back_kernel,
@@ -98,7 +98,11 @@ class FusedFleet(CapturedFleet):
         return self.parameters.ladders()
 
     def parts(self) -> list[Ladder]:
-        return [stack(self.disband())]
+        return [self._together]
+
+    @cached_property
+    def _together(self) -> Ladder:
+        return self.parameters.stacked().train()
 
     def _place_costs(self) -> None:
         """Give every program with a share of a cost a place to leave it in; the first is the supervised cost's."""

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from tikas.model.ladder import Ladder
-from tikas.training.fleet import with_tensors
+from tikas.training.fleet import stack, with_tensors
 
 
 class Storage:
@@ -118,17 +118,40 @@ class FleetParameters:
             for member, ladder in enumerate(self._ladders)
         ]
 
+    def stacked(self) -> Ladder:
+        """All members as one ladder, whose parameters are these themselves: it follows them through every update.
+
+        Examples
+        --------
+        >>> from tikas.model.specs import Dense
+        >>> members = [Ladder((5,), [Dense(3)]) for _ in range(2)]
+        >>> parameters = FleetParameters(members, [8, 8], torch.float32, torch.device("cpu"))
+        >>> together = parameters.stacked()
+        >>> parameters.matrices.values.fill_(7.0)[0, 0], together.rungs[1].weight[0, 0, 0].item()
+        (tensor(7.), 7.0)
+        """
+        everyone = 0 if len(self._ladders) == 1 else slice(None)
+        places = {
+            name: _without_row(self._of(everyone, name, parameter), parameter)
+            for name, parameter in self._ladders[0].named_parameters()
+        }
+        return with_tensors(stack(self._ladders), places)
+
     def forget_moments(self) -> None:
         """Set Adam back to its start."""
         for storage in (self.matrices, self.vectors):
             storage.means.zero_()
             storage.squares.zero_()
 
-    def _of(self, member: int, name: str, parameter: Tensor) -> Tensor:
-        """The place of a member's parameter, without its padding."""
+    def _of(self, member: int | slice, name: str, parameter: Tensor) -> Tensor:
+        """The place of a member's parameter as a matrix, or of several members', without its padding."""
         storage = self.matrices if name in self.matrices else self.vectors
         rows, columns = _as_matrix(parameter).shape
         return storage.view(storage.values, name)[member, :rows, :columns]
+
+
+def _without_row(matrix: Tensor, parameter: Tensor) -> Tensor:
+    return matrix.squeeze(-2) if parameter.dim() == 1 else matrix
 
 
 def _as_matrix(parameter: Tensor) -> Tensor:
