@@ -1,5 +1,6 @@
 """Which program trains a fleet, and that the compiled one learns what the plain one learns."""
 
+from collections.abc import Callable, Iterator
 from shutil import which
 
 import pytest
@@ -9,7 +10,8 @@ from torch._dynamo.utils import counters
 from tikas.data.splits import split
 from tikas.data.streams import Examples, Streams
 from tikas.training import engine
-from tikas.training.engine import SlowerWarning, launch, suitable_arithmetic
+from tikas.training.devices import full_precision, set_precision
+from tikas.training.engine import SlowerWarning, arithmetic_put_back, launch, suitable_arithmetic
 from tikas.training.fleet import Fleet, build_ladder
 from tikas.training.recipe import Recipe
 
@@ -71,6 +73,51 @@ def test_a_small_fleet_trains_on_one_thread_and_gives_the_others_back() -> None:
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
+
+
+PRECISIONS = {
+    "products": torch.backends.cuda.matmul,
+    "products on a CPU": torch.backends.mkldnn.matmul,
+    "convolutions": torch.backends.cudnn.conv,
+}
+
+
+@pytest.fixture
+def own_precision(request: pytest.FixtureRequest) -> Iterator[Callable[[], dict[str, str]]]:
+    """A precision that somebody has set by torch's new names; what all of them are now."""
+    place, before = PRECISIONS[request.param], PRECISIONS[request.param].fp32_precision
+    by_old_names = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    place.fp32_precision = "ieee" if request.param == "convolutions" else "tf32"
+    yield lambda: {name: each.fp32_precision for name, each in PRECISIONS.items()}
+    place.fp32_precision = before
+    assert (torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32) == by_old_names
+
+
+@pytest.mark.parametrize("own_precision", PRECISIONS, indirect=True)
+def test_a_precision_that_was_set_by_its_new_name_is_no_hindrance_and_is_put_back(own_precision) -> None:
+    before = own_precision()
+    with arithmetic_put_back():
+        set_precision(tf32=True)
+        assert torch.get_float32_matmul_precision() == "high"
+        assert torch.backends.cudnn.allow_tf32
+        with full_precision():
+            assert torch.get_float32_matmul_precision() == "highest"
+            assert not torch.backends.cudnn.allow_tf32
+            now = own_precision()
+            assert now["products"] == now["products on a CPU"] == now["convolutions"] == "ieee"
+    assert own_precision() == before
+
+
+@pytest.mark.parametrize("products", ["highest", "high", "medium"])
+@pytest.mark.parametrize("convolutions", [False, True])
+def test_a_precision_that_was_set_by_its_old_name_is_put_back(products: str, convolutions: bool) -> None:
+    with arithmetic_put_back():
+        torch.set_float32_matmul_precision(products)
+        torch.backends.cudnn.allow_tf32 = convolutions
+        with full_precision():
+            assert torch.get_float32_matmul_precision() == "highest"
+        assert torch.get_float32_matmul_precision() == products
+        assert torch.backends.cudnn.allow_tf32 == convolutions
 
 
 def test_work_on_maps_counts_their_positions() -> None:

@@ -14,6 +14,7 @@ from tikas.data.streams import Streams
 from tikas.model.convolutions import ConvRung
 from tikas.model.ladder import Ladder
 from tikas.training.captured import CapturedFleet, SideBySide
+from tikas.training.devices import precision_put_back, set_precision
 from tikas.training.fleet import Fleet
 
 WORTH_COMPILING = 1e12
@@ -135,8 +136,8 @@ def suitable_arithmetic(fleet: Fleet, *, exact: bool = False) -> Iterator[None]:
     """
     with arithmetic_put_back(), _compiled_code_kept():
         if fleet.device.type == "cuda":
-            torch.set_float32_matmul_precision("highest" if exact else "high")
-            torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32 = True, not exact
+            set_precision(tf32=not exact)
+            torch.backends.cudnn.benchmark = True
         elif _work_of_an_update(fleet.ladders, fleet.streams) < WORTH_THREADS:
             torch.set_num_threads(1)
         yield
@@ -162,20 +163,19 @@ def arithmetic_put_back() -> Iterator[None]:
 
     Examples
     --------
-    >>> before = torch.get_float32_matmul_precision()
+    >>> before = torch.get_num_threads()
     >>> with arithmetic_put_back():
-    ...     torch.set_float32_matmul_precision("medium")
-    >>> torch.get_float32_matmul_precision() == before
+    ...     torch.set_num_threads(1)
+    >>> torch.get_num_threads() == before
     True
     """
-    threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
-    convolutions = torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32
+    threads, benchmark = torch.get_num_threads(), torch.backends.cudnn.benchmark
     try:
-        yield
+        with precision_put_back():
+            yield
     finally:
         torch.set_num_threads(threads)
-        torch.set_float32_matmul_precision(precision)
-        torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32 = convolutions
+        torch.backends.cudnn.benchmark = benchmark
 
 
 def _work_of_an_update(ladders: Sequence[Ladder], streams: Streams) -> float:
