@@ -1,10 +1,13 @@
 """Which program trains a fleet, and that the compiled one learns what the plain one learns."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
 from shutil import which
 
 import pytest
 import torch
+from torch._dynamo import config as dynamo
 from torch._dynamo.utils import counters
 
 from tikas.data.splits import split
@@ -61,6 +64,27 @@ def test_a_compiled_fleet_learns_what_the_plain_one_learns(monkeypatch: pytest.M
     for name, weights in plain.ladder.state_dict().items():
         torch.testing.assert_close(compiled.ladder.state_dict()[name], weights, rtol=1e-4, atol=1e-5)
     assert not counters["aot_autograd"]["autograd_cache_bypass"], "the next start would compile again"
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_every_network_that_a_search_tries_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as torch would compile of one function by itself, here one, and then some."""
+    programs: list[torch.fx.GraphModule] = []
+
+    def remember(graph: torch.fx.GraphModule, _: object) -> torch.fx.GraphModule:
+        programs.append(graph)
+        return graph
+
+    monkeypatch.setattr(engine, "WORTH_COMPILING", 0)
+    monkeypatch.setattr(engine, "which", lambda name: name)
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=remember))
+    with dynamo.patch(recompile_limit=1):
+        for units in (4, 5, 6):
+            fleet = small_fleet(replace(RECIPE, network=(units,)))
+            with suitable_arithmetic(fleet):
+                fleet.train_epoch(torch.zeros(fleet.streams.updates))
+        assert dynamo.recompile_limit == 1
+    assert len(programs) == 3
 
 
 def test_a_small_fleet_trains_on_one_thread_and_gives_the_others_back() -> None:

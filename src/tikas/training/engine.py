@@ -1,8 +1,9 @@
 """Which program trains a fleet: plain, compiled, captured as a CUDA graph, or written out; all learn the same thing."""
 
+import sys
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from math import prod
 from shutil import which
@@ -145,15 +146,20 @@ def suitable_arithmetic(fleet: Fleet, *, exact: bool = False) -> Iterator[None]:
 
 @contextmanager
 def _compiled_code_kept() -> Iterator[None]:
-    """Let torch find again, in the next process, compiled code with derivatives written by hand, as ours has.
+    """Let torch keep all that it compiles, for the next process and for the other fleets of this one.
 
-    By default it keeps such code in parts, and a start spends most of its time on putting them together.
+    By default it keeps code with derivatives written by hand, as ours has, in parts, and a start spends most of its
+    time on putting them together; what it keeps is found by those derivatives too, so that others are not taken for
+    them. And it makes no more than eight programs of one function: the ninth network, noise or cost that a search tries
+    would train without. Both are settings of this thread alone.
     """
+    dynamo = sys.modules.get("torch._dynamo.config")  # slow to import, and there already if anything is compiled
     setting = "autograd_cache_allow_custom_autograd_functions"
-    if not hasattr(functorch, setting):  # an older torch
-        yield
-        return
-    with functorch.patch({setting: True}):
+    with ExitStack() as settings:
+        if hasattr(functorch, setting):  # older versions of torch have none
+            settings.enter_context(functorch.patch({setting: True}))
+        if dynamo is not None:
+            settings.enter_context(dynamo.patch({"recompile_limit": dynamo.accumulated_recompile_limit}))
         yield
 
 
