@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from shutil import which
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,7 +12,8 @@ from torch._dynamo.utils import counters
 
 from tikas.data.splits import split
 from tikas.data.streams import Examples, Streams
-from tikas.training import engine
+from tikas.training import compilers, engine
+from tikas.training.compilers import hindrance
 from tikas.training.devices import full_precision, set_precision
 from tikas.training.engine import SlowerWarning, arithmetic_put_back, launch, suitable_arithmetic
 from tikas.training.fleet import Fleet, build_ladder
@@ -38,17 +39,36 @@ def test_a_short_run_is_not_compiled() -> None:
     assert not is_compiled(small_fleet())
 
 
-def test_without_a_compiler_a_long_run_is_plain(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("compiler", "said"),
+    [(None, r"there is no C\+\+ compiler \(.*/cxx\)"), ("exit 1", r"the C\+\+ compiler \(.*/cxx\) finds no Python\.h")],
+    ids=["none", "one without Python's headers"],
+)
+def test_without_a_compiler_that_works_a_long_run_is_plain(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, compiler: str | None, said: str
+) -> None:
     monkeypatch.setattr(engine, "WORTH_COMPILING", 0)
-    monkeypatch.setattr(engine, "which", lambda _: None)
-    with pytest.warns(SlowerWarning, match="no C\\+\\+ compiler") as said:
+    monkeypatch.setenv("CXX", str(tmp_path / "cxx"))
+    if compiler is not None:
+        (tmp_path / "cxx").write_text(f"#!/bin/sh\n{compiler}\n")
+        (tmp_path / "cxx").chmod(0o755)
+    with pytest.warns(SlowerWarning, match=f"without compiled code, and slower, because {said}") as warned:
         fleet = small_fleet()
     assert not is_compiled(fleet)
-    assert len(said) == 1
-    assert "\n" not in str(said[0].message)
+    assert len(warned) == 1
+    assert "\n" not in str(warned[0].message)
 
 
-@pytest.mark.skipif(which("g++") is None, reason="there is no C++ compiler on this machine")
+def test_kernels_need_triton_and_a_c_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = torch.device("cuda")
+    monkeypatch.setenv("CC", "no-such-compiler")
+    monkeypatch.setattr(compilers, "find_spec", lambda _: None)
+    assert hindrance(gpu) == "Triton is not installed"
+    monkeypatch.setattr(compilers, "find_spec", lambda name: name)
+    assert hindrance(gpu) == "there is no C compiler (no-such-compiler)"
+
+
+@pytest.mark.skipif(hindrance(torch.device("cpu")) is not None, reason="nothing can be compiled on this machine")
 @pytest.mark.filterwarnings("ignore")
 def test_a_compiled_fleet_learns_what_the_plain_one_learns(monkeypatch: pytest.MonkeyPatch) -> None:
     plain = small_fleet()
@@ -76,7 +96,7 @@ def test_every_network_that_a_search_tries_is_compiled(monkeypatch: pytest.Monke
         return graph
 
     monkeypatch.setattr(engine, "WORTH_COMPILING", 0)
-    monkeypatch.setattr(engine, "which", lambda name: name)
+    monkeypatch.setattr(engine, "hindrance", lambda _: None)
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=remember))
     with dynamo.patch(recompile_limit=1):
         for units in (4, 5, 6):

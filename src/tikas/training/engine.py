@@ -4,9 +4,7 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from importlib.util import find_spec
 from math import prod
-from shutil import which
 
 import torch
 from torch._functorch import config as functorch
@@ -15,6 +13,7 @@ from tikas.data.streams import Streams
 from tikas.model.convolutions import ConvRung
 from tikas.model.ladder import Ladder
 from tikas.training.captured import CapturedFleet, SideBySide
+from tikas.training.compilers import hindrance
 from tikas.training.devices import precision_put_back, set_precision
 from tikas.training.fleet import Fleet
 
@@ -46,7 +45,7 @@ def launch(ladders: Sequence[Ladder], streams: Streams, updates: int, *, exact: 
     Returns
     -------
     Fleet
-        On a CPU the plain one, a dense ladder's costs compiled if that is paid back and there is a C++ compiler. On a
+        On a CPU the plain one, a dense ladder's costs compiled if that is paid back and a C++ compiler works. On a
         GPU a captured one; if compiling is paid back, dense ladders are written out in kernels and others compiled.
 
     Examples
@@ -60,32 +59,37 @@ def launch(ladders: Sequence[Ladder], streams: Streams, updates: int, *, exact: 
     >>> type(fleet).__name__, fleet.costs == fleet.ladder.costs  # the rows are on the CPU; compiling does not pay
     ('Fleet', True)
     """
-    long = _work_of_an_update(ladders, streams) * updates >= WORTH_COMPILING
+    device = streams.examples.rows.device
     if not isinstance(ladders[0], Ladder):  # a network that somebody else wrote may do what no compiler follows
         return Fleet(ladders, streams)
-    if streams.examples.rows.is_cuda:
-        return _launch_on_gpu(ladders, streams, long=long, exact=exact)
+    if device.type != "cuda" and on_maps(ladders[0]):  # a library's; on two cores compiling the rest gained nothing
+        return Fleet(ladders, streams)
+    compiled = _work_of_an_update(ladders, streams) * updates >= WORTH_COMPILING and _can_compile(device)
+    if device.type == "cuda":
+        return _launch_on_gpu(ladders, streams, compiled=compiled, exact=exact)
     fleet = Fleet(ladders, streams)
-    if on_maps(ladders[0]):  # the convolutions are a library's; on two cores compiling the rest gained nothing
-        return fleet
-    if long and which("g++"):
+    if compiled:
         fleet.costs = torch.compile(fleet.ladder.costs, dynamic=False)
-    elif long:
-        _say_slower("there is no C++ compiler (g++) for torch.compile")
     return fleet
 
 
-def _launch_on_gpu(ladders: Sequence[Ladder], streams: Streams, *, long: bool, exact: bool) -> Fleet:
-    if long and not find_spec("triton"):
-        _say_slower("Triton is not installed")
-        long = False
-    if long:
-        from tikas.training.fused import FusedFleet, can_be_fused
+def _can_compile(device: torch.device) -> bool:
+    """Whether there is what it takes; if not, that is said."""
+    why = hindrance(device)
+    if why is not None:
+        message = f"Training goes on without compiled code, and slower, because {why}."
+        warnings.warn(message, SlowerWarning, stacklevel=5)
+    return why is None
+
+
+def _launch_on_gpu(ladders: Sequence[Ladder], streams: Streams, *, compiled: bool, exact: bool) -> Fleet:
+    if compiled:
+        from tikas.training.fused import FusedFleet, can_be_fused  # which need Triton
 
         if can_be_fused(ladders[0], streams):
             return FusedFleet(ladders, streams, torch.float32 if exact else torch.bfloat16)
     kind = SideBySide if convolves(ladders[0]) and len(ladders) > 1 else CapturedFleet
-    return kind(ladders, streams, compiled=long, exact=exact)
+    return kind(ladders, streams, compiled=compiled, exact=exact)
 
 
 def on_maps(ladder: Ladder) -> bool:
@@ -110,10 +114,6 @@ def convolves(ladder: Ladder) -> bool:
     [False, True, False]
     """
     return any(isinstance(rung, ConvRung) and not rung.is_product for rung in ladder.rungs)
-
-
-def _say_slower(why: str) -> None:
-    warnings.warn(f"Training goes on without compiled code, and slower, because {why}.", SlowerWarning, stacklevel=5)
 
 
 @contextmanager
