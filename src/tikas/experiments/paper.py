@@ -102,9 +102,9 @@ TEXT = Table(
             Cell("text/full/50", Recipe(labels=50, costs=(2000, 20, 0.1)), Published(1.62, 0.65, 10), seeds=40),
         ),
     ),
-    note="Five labels a class do not always tell 4 from 9: seeds 5 and 23 end at 9.1 and 8.7 %, and 35 of the 40 between "
-    "0.7 and 1.1 %. Seed 5 confuses the two after eight epochs in float32 on a CPU as well (9.4 %, where seeds 0 and 1 "
-    "are at 2.4 and 2.5), so the draw of its labels decides, not rounding.",
+    note="Five labels a class do not always tell 4 from 9: seeds 5 and 23 end at 9.1 and 8.7 %, and 35 of the 40 "
+    "between 0.7 and 1.1 %. Seed 5 confuses the two after eight epochs in float32 on a CPU as well (9.4 %, where seeds "
+    "0 and 1 are at 2.4 and 2.5), so the draw of its labels decides, not rounding.",
 )
 
 TABLE_2 = Table(
