@@ -130,11 +130,7 @@ class SideBySide(Fleet):
     """
 
     def __init__(self, ladders: Sequence[Ladder], streams: Streams, **settings: Any) -> None:
-        self.streams = streams
-        self.ladders = ladders
-        self.members = len(ladders)
-        self.member_dims = (len(ladders),)
-        self.device = streams.examples.rows.device
+        self._enlist(ladders, streams)
         streams.noise = streams.noise.new_empty(0)  # every member draws its own, and all of it again is gigabytes
         copies = [deepcopy(ladder) for ladder in ladders]
         for level, name, values in own_settings(ladders):  # as tensors, or each would be compiled for itself

@@ -141,17 +141,21 @@ class Fleet:
     """
 
     def __init__(self, ladders: Sequence[Ladder], streams: Streams, *, capturable: bool = False) -> None:
-        self.streams = streams
-        self.ladders = ladders
-        self.members = len(ladders)
-        self.member_dims = () if len(ladders) == 1 else (len(ladders),)
-        self.device = streams.examples.rows.device
+        self._enlist(ladders, streams)
         self.ladder = stack(ladders).train()
         self.rate = torch.zeros((), device=self.device)
         self.capturable = capturable
         self.optimizer = self._adam(self.ladder.parameters())
         self.costs: Callable[..., Costs] = self.ladder.costs
         self._steps: list[Tensor] = []
+
+    def _enlist(self, ladders: Sequence[Ladder], streams: Streams) -> None:
+        """What every kind of fleet knows, whatever it makes of its members."""
+        self.streams = streams
+        self.ladders = ladders
+        self.members = len(ladders)
+        self.member_dims = () if self.members == 1 else (self.members,)
+        self.device = streams.examples.rows.device
 
     def train_epoch(self, rates: Tensor) -> Tensor:
         """One pass over the unlabelled rows.

@@ -73,13 +73,9 @@ class FusedFleet(CapturedFleet):
     """
 
     def __init__(self, ladders: Sequence[Ladder], streams: Streams, dtype: torch.dtype = torch.bfloat16) -> None:
-        self.streams = streams
-        self.ladders = ladders
-        self.members = len(ladders)
-        self.member_dims = () if self.members == 1 else (self.members,)
+        self._enlist(ladders, streams)
         self.template = ladders[0]
         self.dtype = dtype
-        self.device = streams.examples.rows.device
         self.rows, self.targets = (each.contiguous() for each in (streams.examples.rows, streams.examples.targets))
         self.labeled, self.unlabeled = streams.labeled_batch_size, streams.denoised_batch_size
         self.updates_done = 0
@@ -157,7 +153,7 @@ class FusedFleet(CapturedFleet):
     def _climb(self, level: Level, place: int) -> None:
         below = self.levels[level.number - 1]
         weight = self._copy(f"rungs.{level.number}.weight")
-        _product(below["hidden"][:, : level["projected"].shape[1]], weight.mT, level["projected"])
+        torch.bmm(below["hidden"][:, : level["projected"].shape[1]], weight.mT, out=level["projected"])
         climb_kernel[self._grid(level)](
             level["projected"], self._noise(level, place), self.settings[:, level.number :],
             *self._scale_and_bias(level, self.parameters.vectors.values), level["hidden"],
@@ -179,7 +175,7 @@ class FusedFleet(CapturedFleet):
         if level.number < self.levels[-1].number:
             above = self.levels[level.number + 1]
             weight = self._copy(f"rungs.{above.number}.back.weight")
-            _product(above["denoised"], weight.mT, level["signal"])
+            torch.bmm(above["denoised"], weight.mT, out=level["signal"])
         descend_kernel[self._grid(level)](
             level["signal"], *self._latents(level, place), self._denoiser(level, self.parameters.vectors.values),
             level["denoised"], self.recorded[place, :, level.first_cost :],
@@ -190,8 +186,8 @@ class FusedFleet(CapturedFleet):
     def _descend_back(self, level: Level, place: int) -> None:
         if not level.lowest:
             below, name = self.levels[level.number - 1], f"rungs.{level.number}.back.weight"
-            _product(below["to_signal"], self._copy(name), level["to_denoised"])
-            _product(below["to_signal"].mT, level["denoised"], self._gradient(name))
+            torch.bmm(below["to_signal"], self._copy(name), out=level["to_denoised"])
+            torch.bmm(below["to_signal"].mT, level["denoised"], out=self._gradient(name))
         descend_back_kernel[self._grid(level, back=True)](
             level["signal"], *self._latents(level, place), self._denoiser(level, self.parameters.vectors.values),
             level["to_denoised"], level["to_signal"], level["to_corrupted"], level["to_clean"],
@@ -216,9 +212,9 @@ class FusedFleet(CapturedFleet):
         )  # fmt: skip
         name, below = f"rungs.{level.number}.weight", self.levels[level.number - 1]
         if below.number:
-            _product(level["to_projected"], self._copy(name), below["to_hidden"])
+            torch.bmm(level["to_projected"], self._copy(name), out=below["to_hidden"])
         rows = below["hidden"][:, : level["to_projected"].shape[1]]
-        _product(level["to_projected"].mT, rows, self._gradient(name))
+        torch.bmm(level["to_projected"].mT, rows, out=self._gradient(name))
 
     def _step(self, place: int) -> None:
         for storage in (self.parameters.matrices, self.parameters.vectors):
@@ -301,7 +297,3 @@ class FusedFleet(CapturedFleet):
 
 def _rows(count: int) -> int:
     return max(16, 1 << (count - 1).bit_length())
-
-
-def _product(left: Tensor, right: Tensor, result: Tensor) -> None:
-    torch.bmm(left, right, out=result)
