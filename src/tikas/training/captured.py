@@ -1,6 +1,6 @@
 """A fleet on a GPU: a block of updates is captured once as a CUDA graph, and replayed."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -36,16 +36,11 @@ class CapturedFleet(Fleet):
         if not self.member_dims:  # kernels of convolutions; nothing else has four dimensions
             nn.Module.to(self.ladder, memory_format=torch.channels_last)  # type: ignore[call-overload]
         if compiled:
-            costs = self.ladder.costs if exact else self._costs_in_bf16
+            costs = self.ladder.costs if exact else _in_bf16(self.ladder.costs, self.device.type)
             self.costs = torch.compile(costs, dynamic=False)
         figures = 1 + len(self.ladder.rungs)
         self.recorded = torch.zeros(streams.block, *self.member_dims, figures, device=self.device)
         self.start()
-
-    def _costs_in_bf16(self, **batch: Any) -> Costs:
-        """Products and convolutions in bf16, statistics and all that follows from them in float32."""
-        with torch.autocast(self.device.type, torch.bfloat16):
-            return self.ladder.costs(**batch)
 
     def start(self) -> None:
         """Nothing is captured yet: the first epoch does that, once its rows are drawn."""
@@ -91,10 +86,12 @@ class CapturedFleet(Fleet):
         here = torch.cuda.current_stream(self.device)
         lane = self._lane(here)
         lane.wait_stream(here)
-        with torch.cuda.stream(lane):
-            for place in range(min(3, block)):
-                self.update_in_place(place)
-        here.wait_stream(lane)
+        try:
+            with torch.cuda.stream(lane):
+                for place in range(min(3, block)):
+                    self.update_in_place(place)
+        finally:  # after Ctrl-C too: what comes next reads and frees what that stream writes
+            here.wait_stream(lane)
         graph = torch.cuda.CUDAGraph()
         # Other threads may train on other GPUs meanwhile; what they do is none of this capture's business.
         with torch.cuda.graph(graph, stream=lane, capture_error_mode="thread_local"):
@@ -121,6 +118,19 @@ class CapturedFleet(Fleet):
         for state in self.optimizer.state.values():
             for moment in state.values():
                 moment.zero_()
+
+
+def _in_bf16(costs: Callable[..., Costs], device: str) -> Callable[..., Costs]:
+    """The same with products and convolutions in bf16, statistics and all that follows from them in float32.
+
+    No method of the fleet, which would hold on to itself by it, and to its memory when it is done with.
+    """
+
+    def costs_in_bf16(**batch: Any) -> Costs:
+        with torch.autocast(device, torch.bfloat16):
+            return costs(**batch)
+
+    return costs_in_bf16
 
 
 class SideBySide(Fleet):
@@ -156,6 +166,7 @@ class SideBySide(Fleet):
         finally:  # after Ctrl-C too: what comes next reads the weights that these streams write
             for lane in self._lanes:
                 here.wait_stream(lane)
+        # Blocks are the lanes' memory, and go back to them: they write there again only after their next wait for here.
         costs = [fleet.read_costs(torch.cat(blocks)) for fleet, blocks in zip(self._fleets, recorded, strict=True)]
         return torch.stack(costs, 1)
 

@@ -1,0 +1,224 @@
+"""What a captured fleet does between its replays, with streams and graphs that run on a CPU; on a GPU, test_gpu.py."""
+
+import gc
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor
+
+from tikas.data.splits import split
+from tikas.data.streams import Examples, Streams
+from tikas.model.ladder import Ladder
+from tikas.training.captured import CapturedFleet, SideBySide
+from tikas.training.engine import suitable_arithmetic
+from tikas.training.fleet import Fleet, build_ladder
+from tikas.training.recipe import Recipe
+
+DENSE = Recipe(data="array", network=(6,), costs=(10.0, 1.0, 0.1), batch_size=10, labeled_batch_size=8)
+IMAGES = replace(DENSE, network=("conv 4 3", "max 2", "global", "top"))
+SHAPES = {DENSE: (7,), IMAGES: (1, 6, 6)}
+
+
+class Lane:
+    """A stream of the kind that does its work at once; it knows how much of whose work it has waited for."""
+
+    def __init__(self, *_: object) -> None:
+        self.done = 0
+        self.waited_for: dict[Lane, int] = {}
+
+    def wait_stream(self, other: "Lane") -> None:
+        self.waited_for[other] = other.done
+
+
+class Machine:
+    """Streams and graphs as torch has them: `main` is the default stream, `log` the stream of every replay."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.main, self.log, self.replays_left = Lane(), [], 1_000
+        self.current, self.lanes = [self.main], []
+        capture, update = CapturedFleet._capture, CapturedFleet.update_in_place
+
+        def captured(fleet: CapturedFleet, rates: Tensor) -> None:
+            capture(fleet, rates)
+            fleet.graph = Graph(self, fleet)
+
+        def counted(fleet: CapturedFleet, place: int) -> None:
+            self.current[-1].done += 1
+            update(fleet, place)
+
+        monkeypatch.setattr(CapturedFleet, "_capture", captured)
+        monkeypatch.setattr(CapturedFleet, "update_in_place", counted)
+        monkeypatch.setattr(Tensor, "pin_memory", lambda tensor: tensor)
+        monkeypatch.setattr(torch.cuda, "Stream", self.new_lane)
+        monkeypatch.setattr(torch.cuda, "stream", self.on)
+        monkeypatch.setattr(torch.cuda, "graph", lambda _, stream, **__: self.on(stream))
+        monkeypatch.setattr(torch.cuda, "CUDAGraph", object)
+        monkeypatch.setattr(torch.cuda, "default_stream", lambda _: self.main)
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda _: self.current[-1])
+
+    def new_lane(self, *_: object) -> Lane:
+        self.lanes.append(Lane())
+        return self.lanes[-1]
+
+    @contextmanager
+    def on(self, lane: Lane) -> Iterator[None]:
+        self.current.append(lane)
+        try:
+            yield
+        finally:
+            self.current.pop()
+
+    def main_has_waited_for_everything(self) -> bool:
+        return all(self.main.waited_for.get(lane, 0) == lane.done for lane in self.lanes)
+
+
+class Graph:
+    """Replays by doing the updates of a block again."""
+
+    def __init__(self, machine: Machine, fleet: CapturedFleet) -> None:
+        self.machine, self.fleet = machine, weakref.ref(fleet)
+
+    def replay(self) -> None:
+        machine, fleet = self.machine, self.fleet()
+        assert fleet is not None
+        if not machine.replays_left:
+            raise KeyboardInterrupt
+        machine.replays_left -= 1
+        machine.log.append(machine.current[-1])
+        for place in range(fleet.streams.block):
+            fleet.update_in_place(place)
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    return Machine(monkeypatch)
+
+
+def fleet_of(kind: type[Fleet], recipe: Recipe, members: int, **more: object) -> Fleet:
+    """Six updates an epoch in blocks of two, in double precision; members with noise and costs of their own."""
+    shape, seeds = SHAPES[recipe], list(range(members))
+    rows = torch.rand(60, *shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    classes = torch.arange(60) % 3
+    own = [replace(recipe, noise=(0.2 + 0.1 * seed,), costs=(10.0 + seed, 1.0, 0.1)) for seed in seeds]
+    ladders = [build_ladder(each, shape, 3, seed).double() for each, seed in zip(own, seeds, strict=True)]
+    splits = [split(classes.numpy(), 9, seed=seed) for seed in seeds]
+    streams = Streams(Examples(rows, classes, 3), splits, seeds, ladders[0].shapes, 10, 8, most_in_block=2)
+    return kind(ladders, streams, **more)
+
+
+def rates_of(fleet: Fleet, *, own: bool) -> Tensor:
+    """Falling ones, and where each member has its own, other ones for the later members."""
+    falling = torch.linspace(0.01, 0.002, fleet.streams.updates, dtype=torch.float64)
+    return falling[:, None] * torch.arange(1, 1 + fleet.members) if own else falling
+
+
+def trained(fleet: Fleet, *, own: bool, epochs: int = 2) -> tuple[Tensor, list[Ladder]]:
+    costs = [fleet.train_epoch(rates_of(fleet, own=own)) for _ in range(epochs)]
+    return torch.cat(costs).view(epochs * fleet.streams.updates, fleet.members, -1), fleet.disband()
+
+
+def assert_same_weights(ours: Ladder, theirs: Ladder) -> None:
+    """Up to rounding, of which Adam makes steps where a gradient is nothing else: 8e-7 was measured, a step is 0.01."""
+    assert [(rung.noise, rung.cost) for rung in ours.rungs] == [(rung.noise, rung.cost) for rung in theirs.rungs]
+    for (name, one), other in zip(ours.named_parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-5, msg=name)
+
+
+def assert_same(ours: tuple[Tensor, list[Ladder]], theirs: tuple[Tensor, list[Ladder]]) -> None:
+    torch.testing.assert_close(ours[0], theirs[0].float(), rtol=1e-6, atol=1e-6)
+    for one, other in zip(ours[1], theirs[1], strict=True):
+        assert_same_weights(one, other)
+
+
+@pytest.mark.parametrize(("members", "own"), [(1, False), (3, False), (3, True)], ids=["one", "three", "own rates"])
+def test_replayed_blocks_are_the_plain_updates_and_getting_ready_leaves_no_trace(machine, members, own):
+    captured = trained(fleet_of(CapturedFleet, DENSE, members, compiled=False), own=own)
+    assert machine.log == [machine.main] * 6
+    assert_same(captured, trained(fleet_of(Fleet, DENSE, members), own=own))
+
+
+@pytest.mark.usefixtures("machine")
+@pytest.mark.parametrize("own", [False, True], ids=["one rate", "own rates"])
+def test_members_side_by_side_learn_what_they_learn_stacked(own):
+    apart = trained(fleet_of(SideBySide, IMAGES, 3, compiled=False), own=own)
+    assert_same(apart, trained(fleet_of(Fleet, IMAGES, 3), own=own))
+
+
+def test_members_side_by_side_take_turns_each_on_a_stream_of_its_own(machine):
+    trained(fleet_of(SideBySide, IMAGES, 3, compiled=False), own=False)
+    assert len(set(machine.log)) == 3
+    assert machine.main not in machine.log
+    assert machine.log == machine.log[:3] * 6  # two epochs of three blocks
+    assert machine.main_has_waited_for_everything()
+
+
+@pytest.mark.parametrize("replays", [0, 1, 4])
+def test_ctrl_c_between_replays_leaves_every_member_with_the_blocks_that_it_has_had(machine, replays):
+    fleet = fleet_of(SideBySide, IMAGES, 3, compiled=False)
+    machine.replays_left = replays
+    with pytest.raises(KeyboardInterrupt):
+        fleet.train_epoch(rates_of(fleet, own=False))
+    assert machine.main_has_waited_for_everything()
+    blocks_had = [(replays + 2 - member) // 3 for member in range(3)]  # in turn, the first member first
+    fresh = fleet_of(SideBySide, IMAGES, 3, compiled=False)
+    for member, (ladder, blocks) in enumerate(zip(fleet.disband(), blocks_had, strict=True)):
+        alone = Fleet([fresh.ladders[member]], fresh.streams.alone(member))
+        if blocks:
+            alone.train_epoch(rates_of(alone, own=False)[: 2 * blocks])
+        assert_same_weights(ladder, *alone.disband())
+
+
+@pytest.mark.parametrize("kind", [CapturedFleet, SideBySide])
+def test_ctrl_c_while_a_fleet_warms_up_is_waited_for_too(machine, monkeypatch, kind):
+    """What comes next reads and frees the weights, which the warm-up writes on another stream."""
+    fleet, update = fleet_of(kind, IMAGES, 2, compiled=False), Fleet.update
+
+    def pressed(*arguments: object) -> Tensor:
+        update(*arguments)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Fleet, "update", pressed)
+    with pytest.raises(KeyboardInterrupt):
+        fleet.train_epoch(rates_of(fleet, own=False))
+    assert sum(lane.done for lane in machine.lanes) == 1
+    assert machine.main_has_waited_for_everything()
+
+
+@pytest.mark.usefixtures("machine")
+@pytest.mark.filterwarnings("ignore")  # torch.compile warns of its own ways
+@pytest.mark.parametrize("exact", [True, False])
+def test_members_side_by_side_share_one_program(monkeypatch, exact):
+    """Though their noise and costs are their own: compiling takes half a minute, and torch would soon refuse to."""
+    programs: list[torch.fx.GraphModule] = []
+
+    def remember(graph: torch.fx.GraphModule, _: object) -> torch.fx.GraphModule:
+        programs.append(graph)
+        return graph
+
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=remember))
+    fleet = fleet_of(SideBySide, IMAGES, 3, compiled=True, exact=exact)
+    with suitable_arithmetic(fleet):
+        fleet.train_epoch(rates_of(fleet, own=False))
+    assert len(programs) == 1
+
+
+@pytest.mark.usefixtures("machine")
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.parametrize("kind", [CapturedFleet, SideBySide])
+def test_a_fleet_that_is_done_with_gives_its_memory_back_at_once(kind, exact):
+    """Without the garbage collector: the next fleet has been planned with all of the memory."""
+    gc.collect()
+    gc.disable()
+    try:
+        fleet = fleet_of(kind, IMAGES, 2, compiled=True, exact=exact)
+        weights = [weakref.ref(parameter) for ladder in fleet.parts() for parameter in ladder.parameters()]
+        del fleet
+        assert not any(reference() is not None for reference in weights)
+    finally:
+        gc.enable()
