@@ -17,7 +17,7 @@ from tikas.data.splits import Split, split
 from tikas.data.streams import Examples, Streams
 from tikas.model.ladder import Ladder
 from tikas.training.fit import Progress, Trained, TrainingDivergedError, error_of, fit
-from tikas.training.fleet import build_ladder
+from tikas.training.fleet import Fleet, build_ladder
 from tikas.training.recipe import Recipe
 
 CLASSES = np.arange(120) % 3
@@ -396,18 +396,19 @@ def test_what_is_kept_at_ctrl_c_is_what_a_shorter_training_would_have_given():
     assert costs_of(cut.histories[0]) == costs_of(short.histories[0])
 
 
-def test_ctrl_c_while_the_trained_ladders_are_calibrated_loses_nothing(monkeypatch):
+@pytest.mark.parametrize(("owner", "step"), [(Fleet, "disband"), (Ladder, "calibrate")], ids=["disband", "calibrate"])
+def test_ctrl_c_while_the_trained_ladders_are_finished_loses_nothing(monkeypatch, owner, step):
     whole = train()
-    calibrate, calls = Ladder.calibrate, []
+    finish, calls = getattr(owner, step), []
 
-    def press_once(ladder: Ladder, rows: Tensor) -> Ladder:
-        calls.append(rows)
+    def press_once(self: Fleet | Ladder, *arguments: Tensor) -> object:
+        calls.append(step)
         if len(calls) == 1:
             raise KeyboardInterrupt
-        return calibrate(ladder, rows)
+        return finish(self, *arguments)
 
-    monkeypatch.setattr(Ladder, "calibrate", press_once)
-    pressed = train()
+    monkeypatch.setattr(owner, step, press_once)
+    pressed = train_through_ctrl_c()
     assert same_state(pressed.ladders[0], whole.ladders[0])
     assert not pressed.interrupted
 

@@ -133,24 +133,24 @@ def train(job: Job, device: torch.device, on_epoch: Callable[[History], None], s
                 on_epoch(lines)
         except KeyboardInterrupt:
             stop.set()
-    ladders = fleet.disband()
-    _check_weights(ladders, job)
     try:
-        _calibrate(ladders, job)
+        ladders = _finish(fleet, job)
     except KeyboardInterrupt:  # there is little left to do, and everything to lose
         stop.set()
-        _calibrate(ladders, job)
+        ladders = _finish(fleet, job)
     return Trained(ladders, histories, interrupted=len(histories[0]) < recipe.epochs)
 
 
-def _calibrate(ladders: Sequence[Ladder], job: Job) -> None:
-    """Bring trained ladders into eval mode, with the statistics of the rows that each has seen, and to the CPU."""
-    rows = job.examples.rows
+def _finish(fleet: Fleet, job: Job) -> list[Ladder]:
+    """The trained ladders in eval mode, with the statistics of the rows that each has seen, on the CPU."""
+    ladders, rows = fleet.disband(), job.examples.rows
+    _check_weights(ladders, job)
     for ladder, split in zip(ladders, job.splits, strict=True):
         chosen = split.labeled if job.recipes[0].calibration == "labeled" else split.unlabeled
         with full_precision():
-            ladder.to(rows.device).calibrate(rows[torch.as_tensor(chosen, device=rows.device)])
+            ladder.calibrate(rows[torch.as_tensor(chosen, device=rows.device)])
         ladder.eval().cpu()
+    return ladders
 
 
 def _train_epoch(fleet: Fleet, job: Job, epoch: int) -> History:
