@@ -17,7 +17,6 @@ from tikas.training.recipe import Recipe
 
 BASE = Recipe(data="array", network=(10, 6), costs=(10.0, 1.0, 0.1), batch_size=14, labeled_batch_size=9)
 RECIPES = {
-    "full": BASE,
     "members": BASE,
     "bottom": replace(BASE, costs=(10.0, 0.0, 0.0)),
     "middle": replace(BASE, costs=(0.0, 2.0, 0.0)),

@@ -11,12 +11,15 @@ pytest.importorskip("triton", reason="Triton is not installed on this machine")
 CASES = [
     "members",
     "bottom",
+    "middle",
     "gamma",
     "baseline",
     "regression",
     "weighted",
     "by columns",
+    "tanh",
     "gelu",
+    "leaky_relu",
     "mlp",
     "no-product",
     "linear",
@@ -46,6 +49,6 @@ def farthest(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[float,
 def test_costs_and_gradients_are_those_of_the_plain_fleet(case: str, farthest: dict[str, tuple[float, float]]) -> None:
     """Costs of two updates, and the gradient of every parameter in the first, as a share of the largest there."""
     costs, gradients = farthest[case]
-    # Single precision with sums in another order; 4e-7 and 3e-6 were the largest that were measured.
+    # Single precision with sums in another order; 4e-7 and 5e-6 were the largest that were measured.
     assert costs < 3e-6
     assert gradients < 3e-5
