@@ -19,8 +19,8 @@ pytestmark = [
 ]
 
 RECIPE = Recipe(data="array", network=(40, 20), epochs=3)
+SETTINGS = [(0.3, 1000.0, 0.002), (0.2, 500.0, 0.001), (0.5, 10.0, 0.005)]
 IMAGES = Recipe(data="array", network=("conv 6 3", "max 2", "conv 8 3 same", "mean 2", "global", "top"), epochs=1)
-
 PRODUCTS = replace(IMAGES, network=("conv 6 7", "conv 8 1", "global", "top"))
 
 
@@ -107,9 +107,6 @@ def test_members_of_other_settings_train_as_one_program(monkeypatch: pytest.Monk
     for seed, recipe in enumerate(recipes):
         alone = fit(Examples(rows, targets, 3), [splits[seed]], recipe, [seed])
         assert together.histories[seed][-1]["total"] == pytest.approx(alone.histories[0][-1]["total"], rel=2e-2)
-
-
-SETTINGS = [(0.3, 1000.0, 0.002), (0.2, 500.0, 0.001), (0.5, 10.0, 0.005)]
 
 
 def test_convolutional_members_are_watched_one_by_one_as_they_are_trained() -> None:

@@ -430,11 +430,10 @@ def test_ctrl_c_in_a_thread_stops_the_fleets_of_all_devices():
 
 def test_ctrl_c_while_the_main_thread_waits_for_devices_keeps_what_there_is(monkeypatch):
     """The signal goes to the main thread, which waits for the others' results."""
-    result = groups.ThreadPoolExecutor.__mro__[0].submit
-    pressed = []
+    submit_as_ever, pressed = groups.ThreadPoolExecutor.submit, []
 
     def submit(pool: object, *arguments: object) -> object:
-        future = result(pool, *arguments)
+        future = submit_as_ever(pool, *arguments)
         wait = future.result
 
         def interrupted() -> object:

@@ -192,7 +192,7 @@ class Recipe:
 
     @property
     def name(self) -> str:
-        """Twelve letters that stand for this recipe and no other."""
+        """Twelve hexadecimal digits that stand for this recipe: a hash of its fields."""
         values = asdict(self)
         for field in fields(self):
             if field.name in NEW_FIELDS and values[field.name] == field.default:
