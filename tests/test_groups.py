@@ -251,6 +251,25 @@ def test_want_of_memory_on_a_cpu_splits_too(monkeypatch):
     assert tried == [SEEDS, SEEDS[:2], SEEDS[2:]]
 
 
+@pytest.mark.parametrize(
+    "message",
+    [
+        "CUDA error: out of memory\nSearch for `cudaErrorMemoryAllocation'",
+        "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+    ],
+    ids=["CUDA", "a library"],
+)
+def test_want_of_memory_that_is_not_the_allocators_splits_too(monkeypatch, message):
+    """A graph, or the scratch of a library, on a GPU that is full of tensors."""
+
+    def fail() -> None:
+        raise RuntimeError(message)
+
+    tried = fails_once(monkeypatch, fail)
+    together()
+    assert tried == [SEEDS, SEEDS[:2], SEEDS[2:]]
+
+
 def test_any_other_error_does_not_split(monkeypatch):
     tried = fails_once(monkeypatch, lambda: torch.zeros(2) @ torch.zeros(3))
     with pytest.raises(RuntimeError, match="inconsistent tensor size"):

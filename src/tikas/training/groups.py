@@ -23,6 +23,9 @@ come out: a fleet that had no room for those would lose all its epochs at the la
 TENSORS_OF_A_LATENT = 12
 """What the way back needs of every level and row, about."""
 
+NO_MEMORY = ("DefaultCPUAllocator", "CUDA error: out of memory", "STATUS_ALLOC_FAILED")
+"""How torch on a CPU, CUDA (of a graph, say) and its libraries say in other errors that there was no memory left."""
+
 
 def suitable_devices(asked: str | torch.device | None, members: int) -> list[torch.device]:
     """The device that was asked for; where it is any GPU, as many of them as there are members for.
@@ -169,8 +172,7 @@ def _train_group(job: Job, device: torch.device, reporter: "_Reporter", stop: Ev
 def _out_of_memory(error: BaseException | None) -> bool:
     """Whether memory was wanting, on a GPU or not, or an error came up on the way out from that, as in a capture."""
     while error is not None:
-        wanting = isinstance(error, torch.OutOfMemoryError | MemoryError) or "DefaultCPUAllocator" in str(error)
-        if wanting:
+        if isinstance(error, torch.OutOfMemoryError | MemoryError) or any(sign in str(error) for sign in NO_MEMORY):
             return True
         error = error.__context__
     return False
