@@ -29,6 +29,9 @@ class CapturedFleet(Fleet):
         Whether compiled products stay in float32.
     """
 
+    graph: torch.cuda.CUDAGraph | None = None
+    """A block of updates: the first epoch captures it, once its rows are drawn."""
+
     def __init__(
         self, ladders: Sequence[Ladder], streams: Streams, *, compiled: bool = True, exact: bool = True
     ) -> None:
@@ -40,11 +43,6 @@ class CapturedFleet(Fleet):
             self.costs = torch.compile(costs, dynamic=False)
         figures = 1 + len(self.ladder.rungs)
         self.recorded = torch.zeros(streams.block, *self.member_dims, figures, device=self.device)
-        self.start()
-
-    def start(self) -> None:
-        """Nothing is captured yet: the first epoch does that, once its rows are drawn."""
-        self.graph: torch.cuda.CUDAGraph | None = None
 
     def train_epoch(self, rates: Tensor) -> Tensor:
         return self.read_costs(torch.cat(list(self.replays(rates))))

@@ -48,7 +48,7 @@ def fit(
     device
         Where to train; by default on every GPU that there is, members spread over them, or else on the CPU.
     on_epoch
-        Called once before the first epoch, with what the training needs, and after every epoch.
+        Called before the first epoch, with what the training needs, and after every epoch.
     build
         Makes the members; by default the ladders that the recipe describes.
 

@@ -88,7 +88,6 @@ class FusedFleet(CapturedFleet):
         self.noise = streams.noise.view(self.members, streams.block, -1)
         allocate(self.levels, self.members, self.labeled, dtype, self.device)
         self._place_costs()
-        self.start()
 
     def disband(self) -> list[Ladder]:
         return self.parameters.ladders()
