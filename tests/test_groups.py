@@ -12,13 +12,14 @@ import torch
 from tikas.data.splits import split
 from tikas.data.streams import Examples
 from tikas.model.ladder import Ladder
-from tikas.training import groups, loop
+from tikas.training import groups, loop, memory
 from tikas.training.engine import launch as launch_fleet
 from tikas.training.fit import OF_A_MEMBER, fit
 from tikas.training.fleet import Fleet, build_ladder
-from tikas.training.groups import bytes_of_a_member, suitable_devices, train_in_groups
+from tikas.training.groups import suitable_devices, train_in_groups
 from tikas.training.loop import History, Job, Progress, Trained
 from tikas.training.loop import train as train_one_fleet
+from tikas.training.memory import bytes_of_a_member, free_bytes
 from tikas.training.recipe import Recipe
 
 CPU = torch.device("cpu")
@@ -312,6 +313,33 @@ def test_a_larger_network_needs_more_memory():
         assert bytes_of_a_member(large, rows, block) > bytes_of_a_member(small, rows, block)
     assert bytes_of_a_member(small, 600, 1) > bytes_of_a_member(small, 300, 1)
     assert bytes_of_a_member(small, 300, 10) > bytes_of_a_member(small, 300, 1)
+
+
+VERSIONS = {
+    1: ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat", "total_inactive_file"),
+    2: ("memory.max", "memory.current", "memory.stat", "inactive_file"),
+}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(("limit", "left"), [("5000000", 5_000_000 - 3_000_000 + 1_000_000), ("2000000", 0)])
+def test_a_container_has_what_it_may_take_and_not_what_its_machine_has(tmp_path, monkeypatch, version, limit, left):
+    """Files that the system keeps in memory while there is room count as taken, and are given up when it is wanted."""
+    (tmp_path / "memory").mkdir()
+    *files, cached = VERSIONS[version]
+    for name, content in zip(files, (limit, "3000000", f"anon 7\n{cached} 1000000\nslab 9"), strict=True):
+        (tmp_path / name).write_text(f"{content}\n")
+    monkeypatch.setattr(memory, "CONTROL_GROUPS", tmp_path)
+    assert free_bytes(CPU) == left
+
+
+@pytest.mark.parametrize("limit", [None, "max"])
+def test_without_a_limit_there_is_what_the_machine_has(tmp_path, monkeypatch, limit):
+    monkeypatch.setattr(memory, "CONTROL_GROUPS", tmp_path)
+    if limit is not None:
+        (tmp_path / "memory.max").write_text(f"{limit}\n")
+    monkeypatch.setattr(memory, "_left_on_the_machine", lambda: 12_345)
+    assert free_bytes(CPU) == 12_345
 
 
 # Devices.

@@ -1,12 +1,10 @@
 """Members spread over GPUs, and over as many fleets, one after another, as memory asks for."""
 
 import gc
-import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from math import ceil, prod
-from pathlib import Path
+from math import ceil
 from threading import Event, Lock
 
 import torch
@@ -15,14 +13,9 @@ from tikas.model.ladder import Ladder
 from tikas.training.devices import suitable_device
 from tikas.training.engine import UPDATES_IN_A_REPLAY, arithmetic_put_back
 from tikas.training.loop import History, Job, Progress, Trained, train
+from tikas.training.memory import bytes_of_a_member, free_bytes
 
 SHARE_OF_MEMORY = 0.9
-TENSORS_OF_A_PARAMETER = 7
-"""As it was at first and as it is, its gradient, Adam's two moments, and two copies of it when members are measured or
-come out: a fleet that had no room for those would lose all its epochs at the last."""
-TENSORS_OF_A_LATENT = 12
-"""What the way back needs of every level and row, about."""
-
 NO_MEMORY = ("DefaultCPUAllocator", "CUDA error: out of memory", "STATUS_ALLOC_FAILED")
 """How torch on a CPU, CUDA (of a graph, say) and its libraries say in other errors that there was no memory left."""
 
@@ -39,39 +32,6 @@ def suitable_devices(asked: str | torch.device | None, members: int) -> list[tor
     if device.type != "cuda" or device.index is not None:
         return [device]
     return [torch.device("cuda", index) for index in range(min(torch.cuda.device_count(), members))]
-
-
-def bytes_of_a_member(ladder: Ladder, rows: int, updates_in_a_block: int) -> int:
-    """About what a member needs while it trains: its parameters, its latents, and its noise.
-
-    Examples
-    --------
-    >>> from tikas.training.fleet import build_ladder
-    >>> from tikas.training.recipe import Recipe
-    >>> round(bytes_of_a_member(build_ladder(Recipe(), (784,), 10, seed=0), rows=300, updates_in_a_block=10) / 1e6)
-    167
-    """
-    parameters = sum(parameter.numel() for parameter in ladder.parameters())
-    values = rows * sum(map(prod, ladder.shapes))
-    return 4 * (TENSORS_OF_A_PARAMETER * parameters + (TENSORS_OF_A_LATENT + updates_in_a_block) * values)
-
-
-def free_bytes(device: torch.device) -> int:
-    """Memory that is left on a device, what torch keeps there of earlier tensors included.
-
-    Examples
-    --------
-    >>> free_bytes(torch.device("cpu")) > 10**6
-    True
-    """
-    if device.type == "cuda":
-        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return torch.cuda.mem_get_info(device)[0] + kept
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        return next(1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
-    except (OSError, StopIteration):
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def train_in_groups(job: Job, devices: Sequence[torch.device], on_epoch: Callable[[Progress], None] | None) -> Trained:

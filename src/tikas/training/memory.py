@@ -1,0 +1,72 @@
+"""Memory: what a member needs while it trains, and how much of it a device has left."""
+
+import os
+from math import inf, prod
+from pathlib import Path
+
+import torch
+
+from tikas.model.ladder import Ladder
+
+TENSORS_OF_A_PARAMETER = 7
+"""As it was at first and as it is, its gradient, Adam's two moments, and two copies of it when members come out: a
+fleet that had no room for those would lose all its epochs at the last."""
+TENSORS_OF_A_LATENT = 12
+"""What the way back needs of every level and row, about."""
+CONTROL_GROUPS = Path("/sys/fs/cgroup")
+
+
+def bytes_of_a_member(ladder: Ladder, rows: int, updates_in_a_block: int) -> int:
+    """About what a member needs while it trains: its parameters, its latents, and its noise.
+
+    Examples
+    --------
+    >>> from tikas.training.fleet import build_ladder
+    >>> from tikas.training.recipe import Recipe
+    >>> round(bytes_of_a_member(build_ladder(Recipe(), (784,), 10, seed=0), rows=300, updates_in_a_block=10) / 1e6)
+    167
+    """
+    parameters = sum(parameter.numel() for parameter in ladder.parameters())
+    values = rows * sum(map(prod, ladder.shapes))
+    return 4 * (TENSORS_OF_A_PARAMETER * parameters + (TENSORS_OF_A_LATENT + updates_in_a_block) * values)
+
+
+def free_bytes(device: torch.device) -> int:
+    """Memory that is left on a device, what torch keeps there of earlier tensors included.
+
+    Examples
+    --------
+    >>> free_bytes(torch.device("cpu")) > 10**6
+    True
+    """
+    if device.type == "cuda":
+        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + kept
+    return int(min(_left_on_the_machine(), _left_to_the_container()))
+
+
+def _left_on_the_machine() -> int:
+    try:
+        return 1024 * int(_figures(Path("/proc/meminfo"))["MemAvailable:"])
+    except (OSError, LookupError):
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _left_to_the_container() -> float:
+    """What the container that this runs in may still take, by either version of control groups; without one, all."""
+    for limit, used, details, reclaimed in (
+        ("memory.max", "memory.current", "memory.stat", "inactive_file"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat", "total_inactive_file"),
+    ):
+        try:
+            most = int((CONTROL_GROUPS / limit).read_text())
+            taken = int((CONTROL_GROUPS / used).read_text()) - int(_figures(CONTROL_GROUPS / details)[reclaimed])
+        except (OSError, LookupError, ValueError):  # no such file, or "max"
+            continue
+        return max(0, most - taken)
+    return inf
+
+
+def _figures(path: Path) -> dict[str, str]:
+    """The first figure of every line, by the line's name."""
+    return {line.split()[0]: line.split()[1] for line in path.read_text().splitlines()}
