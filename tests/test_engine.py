@@ -123,6 +123,7 @@ PRECISIONS = {
     "products": torch.backends.cuda.matmul,
     "products on a CPU": torch.backends.mkldnn.matmul,
     "convolutions": torch.backends.cudnn.conv,
+    "convolutions on a CPU": torch.backends.mkldnn.conv,
 }
 
 
@@ -147,8 +148,15 @@ def test_a_precision_that_was_set_by_its_new_name_is_no_hindrance_and_is_put_bac
         with full_precision():
             assert torch.get_float32_matmul_precision() == "highest"
             assert not torch.backends.cudnn.allow_tf32
-            now = own_precision()
-            assert now["products"] == now["products on a CPU"] == now["convolutions"] == "ieee"
+            assert set(own_precision().values()) == {"ieee"}
+    assert own_precision() == before
+
+
+@pytest.mark.parametrize("own_precision", PRECISIONS, indirect=True)
+def test_a_cpu_trains_exactly_whatever_precision_was_set(own_precision) -> None:
+    before = own_precision()
+    with suitable_arithmetic(small_fleet()):
+        assert set(own_precision().values()) == {"ieee"}
     assert own_precision() == before
 
 

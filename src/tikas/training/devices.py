@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 _BACKENDS: Any = torch.backends
-_CONVOLUTIONS = (_BACKENDS.cudnn.conv, _BACKENDS.cudnn.rnn)
+_CONVOLUTIONS = (_BACKENDS.cudnn.conv, _BACKENDS.cudnn.rnn, _BACKENDS.mkldnn.conv)
 _PLACES = (_BACKENDS.cuda.matmul, _BACKENDS.mkldnn.matmul, *_CONVOLUTIONS)
 """Where torch keeps a precision that can be set."""
 

@@ -118,7 +118,7 @@ def convolves(ladder: Ladder) -> bool:
 
 @contextmanager
 def suitable_arithmetic(fleet: Fleet, *, exact: bool = False) -> Iterator[None]:
-    """TF32 products while a fleet trains on a GPU, and one thread while a small one trains on a CPU.
+    """TF32 products while a fleet trains on a GPU, exact ones on a CPU, and there one thread if the fleet is small.
 
     Operations of a small fleet are over before a second thread has woken up. On two cores it gains a tenth, and when
     another process wants a core it costs half.
@@ -136,8 +136,9 @@ def suitable_arithmetic(fleet: Fleet, *, exact: bool = False) -> Iterator[None]:
     1
     """
     with arithmetic_put_back(), _compiled_code_kept():
-        if fleet.device.type == "cuda":
-            set_precision(tf32=not exact)
+        on_gpu = fleet.device.type == "cuda"
+        set_precision(tf32=on_gpu and not exact)
+        if on_gpu:
             torch.backends.cudnn.benchmark = True
         elif _work_of_an_update(fleet.ladders, fleet.streams) < WORTH_THREADS:
             torch.set_num_threads(1)
