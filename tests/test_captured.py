@@ -15,13 +15,14 @@ from tikas.data.splits import split
 from tikas.data.streams import Examples, Streams
 from tikas.model.ladder import Ladder
 from tikas.training.captured import CapturedFleet, SideBySide
-from tikas.training.engine import suitable_arithmetic
+from tikas.training.engine import _launch_on_gpu, suitable_arithmetic
 from tikas.training.fleet import Fleet, build_ladder
 from tikas.training.recipe import Recipe
 
 DENSE = Recipe(data="array", network=(6,), costs=(10.0, 1.0, 0.1), batch_size=10, labeled_batch_size=8)
 IMAGES = replace(DENSE, network=("conv 4 3", "max 2", "global", "top"))
-SHAPES = {DENSE: (7,), IMAGES: (1, 6, 6)}
+PRODUCTS = replace(DENSE, network=("conv 4 6", "conv 5 1", "global", "top"))
+SHAPES = {DENSE: (7,), IMAGES: (1, 6, 6), PRODUCTS: (1, 6, 6)}
 
 
 class Lane:
@@ -135,6 +136,22 @@ def assert_same(ours: tuple[Tensor, list[Ladder]], theirs: tuple[Tensor, list[La
         assert_same_weights(one, other)
 
 
+@pytest.mark.usefixtures("machine")
+@pytest.mark.parametrize("compiled", [False, True], ids=["plain", "compiled"])
+@pytest.mark.parametrize(
+    ("recipe", "members", "kind"),
+    [(DENSE, 3, CapturedFleet), (IMAGES, 1, CapturedFleet), (IMAGES, 3, SideBySide), (PRODUCTS, 3, CapturedFleet)],
+    ids=["dense", "one on images", "several on images", "several that need products alone"],
+)
+@pytest.mark.filterwarnings("ignore")  # torch.compile warns of its own ways
+def test_a_gpu_gets_members_stacked_unless_they_convolve(recipe, members, kind, compiled):
+    """In double precision, which the kernels of dense ladders do not take."""
+    plain = fleet_of(Fleet, recipe, members)
+    fleet = _launch_on_gpu(plain.ladders, plain.streams, compiled=compiled, exact=False)
+    assert type(fleet) is kind
+    assert len(fleet.parts()) == (members if kind is SideBySide else 1)
+
+
 @pytest.mark.parametrize(("members", "own"), [(1, False), (3, False), (3, True)], ids=["one", "three", "own rates"])
 def test_replayed_blocks_are_the_plain_updates_and_getting_ready_leaves_no_trace(machine, members, own):
     captured = trained(fleet_of(CapturedFleet, DENSE, members, compiled=False), own=own)
@@ -190,7 +207,7 @@ def test_ctrl_c_while_a_fleet_warms_up_is_waited_for_too(machine, monkeypatch, k
 
 
 @pytest.mark.usefixtures("machine")
-@pytest.mark.filterwarnings("ignore")  # torch.compile warns of its own ways
+@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("exact", [True, False])
 def test_members_side_by_side_share_one_program(monkeypatch, exact):
     """Though their noise and costs are their own: compiling takes half a minute, and torch would soon refuse to."""
