@@ -20,7 +20,7 @@ pytestmark = [
 
 RECIPE = Recipe(data="array", network=(40, 20), epochs=3)
 SETTINGS = [(0.3, 1000.0, 0.002), (0.2, 500.0, 0.001), (0.5, 10.0, 0.005)]
-IMAGES = Recipe(data="array", network=("conv 6 3", "max 2", "conv 8 3 same", "mean 2", "global", "top"), epochs=1)
+IMAGES = Recipe(data="array", network=("conv 6 3", "max 2", "conv 8 3 same", "mean 2", "global", "top"), epochs=2)
 PRODUCTS = replace(IMAGES, network=("conv 6 7", "conv 8 1", "global", "top"))
 
 
