@@ -20,8 +20,8 @@ QUICK = {
 
 WEIGHTS_ARE_NOT_REPETITIONS = {
     "check_sample_weight_equivalence_on_dense_data": (
-        "a row whose label weighs nothing is what -1 marks, an unlabelled row that goes on teaching; the check wants "
-        "it gone. Nor does a repeated row stand in the same batches, with the same noise, as a row of weight two"
+        "a repeated row stands in other batches with other noise than a row of weight two, so that weights without a "
+        "zero differ too; and a row of weight zero still serves as an unlabelled one"
     ),
 }
 MINUS_ONE_IS_NO_CLASS = {
