@@ -104,8 +104,8 @@ TEXT = Table(
     ),
     note="Seeds 5 and 23 end at 9.1 and 8.7 %, and 35 of the 40 between 0.7 and 1.1 %. After eight epochs in float32 "
     "on a CPU, where order and noise are drawn otherwise, seed 5 is at 9.4 % as well and takes 4 for 9 and 9 for 4 "
-    "(seed 23 is at 3.2 %, seeds 0 and 1 at 2.4 and 2.5 %; `mnist-50-labels-8-epochs-cpu.log`): its labels or its first "
-    "weights decide, not rounding.",
+    "(seed 23 is at 3.2 %, seeds 0 and 1 at 2.4 and 2.5 %; `mnist-50-labels-8-epochs-cpu.log`): its labels or its "
+    "first weights decide, not rounding.",
 )
 
 TABLE_2 = Table(
