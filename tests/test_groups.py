@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from tikas.data.splits import split
+from tikas.data.splits import Split, split
 from tikas.data.streams import Examples
 from tikas.model.ladder import Ladder
 from tikas.training import groups, loop, memory
@@ -25,13 +25,21 @@ from tikas.training.recipe import Recipe
 CPU = torch.device("cpu")
 CLASSES = np.arange(100) % 3
 SEEDS = [3, 14, 15, 92, 6]
-RECIPE = Recipe(data="array", network=(8, 6), costs=(10.0, 1.0, 0.1), batch_size=20, labeled_batch_size=12, epochs=4)
+RECIPE = Recipe(
+    data="array",
+    labels=9,
+    network=(8, 6),
+    costs=(10.0, 1.0, 0.1),
+    batch_size=20,
+    labeled_batch_size=12,
+    epochs=4,
+)
 OWN_SETTINGS = [
     RECIPE,
     replace(RECIPE, noise=(0.5, 0.1)),
     replace(RECIPE, costs=(3.0, 2.0, 0.7)),
     replace(RECIPE, learning_rate=0.01),
-    replace(RECIPE, annealed=1.0, noise=(0.2,), costs=(20.0, 0.5), learning_rate=0.005),
+    replace(RECIPE, annealed=1.0, noise=(0.2,), costs=(20.0, 0.5), learning_rate=0.005, labels=30),
 ]
 
 # Measured 5e-16; stacked products add in another order, and no member is off by more than rounding.
@@ -50,8 +58,13 @@ def build_double(recipe: Recipe, shape: Sequence[int], outputs: int, seed: int |
 
 def job(recipes: Sequence[Recipe] | None = None) -> Job:
     """Five members, twenty updates each, in double precision."""
-    splits = [split(CLASSES, 9, seed=seed) for seed in SEEDS]
-    return Job(examples(), splits, recipes or [RECIPE] * 5, SEEDS, None, build_double)
+    recipes = recipes or [RECIPE] * 5
+    return Job(examples(), splits_of(recipes), recipes, SEEDS, None, build_double)
+
+
+def splits_of(recipes: Sequence[Recipe], seeds: Sequence[int] = SEEDS) -> list[Split]:
+    labels = [None if recipe.labels == "all" else recipe.labels for recipe in recipes]
+    return [split(CLASSES, number, seed=seed) for number, seed in zip(labels, seeds, strict=True)]
 
 
 def together(recipes: Sequence[Recipe] | None = None) -> Trained:
@@ -84,7 +97,7 @@ def test_members_with_settings_of_their_own_learn_in_one_fleet_what_each_learns_
     for place, seed in enumerate(SEEDS):
         alone = fit(
             examples(),
-            [split(CLASSES, 9, seed=seed)],
+            splits_of([OWN_SETTINGS[place]], [seed]),
             OWN_SETTINGS[place],
             [seed],
             device="cpu",
@@ -111,7 +124,7 @@ def test_each_member_comes_back_with_its_own_noise_and_costs():
 
 
 def fit_two(one: Recipe, other: Recipe) -> Trained:
-    return fit(examples(), [split(CLASSES, 9)] * 2, [one, other], [0, 1], device="cpu")
+    return fit(examples(), splits_of([one, other], [0, 1]), [one, other], [0, 1], device="cpu")
 
 
 @pytest.mark.parametrize(
@@ -120,7 +133,7 @@ def fit_two(one: Recipe, other: Recipe) -> Trained:
 )
 def test_members_that_differ_in_anything_else_are_refused(setting, value):
     with pytest.raises(
-        ValueError, match=rf"may differ in noise, costs, .*; these differ in {setting}\. Fit those apart"
+        ValueError, match=rf"may differ in labels, noise, costs, .*; these differ in {setting}\. Fit those apart"
     ):
         fit_two(RECIPE, replace(RECIPE, **{setting: value}))
 
@@ -128,6 +141,17 @@ def test_members_that_differ_in_anything_else_are_refused(setting, value):
 def test_members_with_costs_on_other_levels_are_refused():
     with pytest.raises(ValueError, match=r"zero on other levels, .* Fit those apart"):
         fit_two(RECIPE, replace(RECIPE, costs=(10.0, 0.0, 0.1)))
+
+
+def test_members_of_whom_one_has_all_labels_are_refused():
+    with pytest.raises(ValueError, match=r"labels of 9, 100 rows .* all 100 are labelled, .* Fit those apart"):
+        fit_two(RECIPE, replace(RECIPE, labels="all"))
+
+
+def test_members_calibrated_by_other_numbers_of_labels_are_refused():
+    by_labels = replace(RECIPE, calibration="labeled")
+    with pytest.raises(ValueError, match=r"labels of 9, 30 rows cannot be calibrated .* Fit those apart"):
+        fit_two(by_labels, replace(by_labels, labels=30))
 
 
 def test_a_recipe_too_few_is_refused():

@@ -280,6 +280,22 @@ def test_settings_of_a_study_train_as_one_fleet_and_each_learns_what_it_would_al
         assert one["validation_error"] == pytest.approx(other["validation_error"], abs=0.67)  # two rows of 300
 
 
+def test_neighbouring_cells_of_one_program_train_as_one_fleet(tmp_path: Path) -> None:
+    together, alone = tmp_path / "together.jsonl", tmp_path / "alone.jsonl"
+    cells = [
+        replace(CELL, name=f"table0/quick/{n}", recipe=replace(QUICK, labels=n), seeds=2) for n in (50, 100, "all")
+    ]
+    assert reproduce(cells, Ledger(), together, digits).measured == 6
+    assert [record["members"] for record in read(together)] == [4, 4, 4, 4, 2, 2]
+    for cell in cells:
+        reproduce([cell], Ledger(), alone, digits, most=1)
+    for one, other in zip(read(together), read(alone), strict=True):
+        assert (one["cell"], one["recipe"], one["seed"]) == (other["cell"], other["recipe"], other["seed"])
+        assert one["costs"]["total"] == pytest.approx(other["costs"]["total"], rel=1e-4)
+        for error in ("test_error", "test_error_labeled_statistics"):
+            assert one[error] == pytest.approx(other[error], abs=0.4)  # two rows of 500
+
+
 def test_a_study_that_was_interrupted_goes_on_with_the_members_that_it_lacks(tmp_path: Path) -> None:
     out, tasks = tmp_path / "paper.jsonl", grid(0.1, 1.0, 10.0)
     reproduce([tasks[1]], Ledger(), out, digits, seeds=1)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from typing import Protocol, TypeVar
 
+from tikas.training.fit import OF_A_MEMBER
 from tikas.training.recipe import Recipe
 
 
@@ -78,6 +79,35 @@ class Cell:
     def column(self) -> str:
         """The part of the name that says which column of its table this is in."""
         return self.name.rpartition("/")[2]
+
+    @property
+    def program(self) -> Hashable:
+        """Cells that have it in common can train as one fleet.
+
+        Examples
+        --------
+        >>> few, many, all_of_them = (Cell("table1/full", Recipe(labels=labels)) for labels in (100, 1000, "all"))
+        >>> few.program == many.program, few.program == all_of_them.program
+        (True, False)
+        """
+        return program_of(self.recipe, self.attached)
+
+
+def program_of(recipe: Recipe, attached: int | None = None) -> Hashable:
+    """What one program has to be made for: the same for recipes that differ in numbers which each member is told.
+
+    An autoencoder's weight is not one of those numbers.
+
+    Examples
+    --------
+    >>> low, high, none = (program_of(Recipe(costs=cost)) for cost in (0.5, 2, 0))
+    >>> low == high, low == none
+    (True, False)
+    """
+    alike = (getattr(recipe, field.name) for field in fields(Recipe) if field.name not in OF_A_MEMBER)
+    weights = recipe.levels_of_costs()
+    costs = [weight > 0 for weight in weights] if attached is None else weights
+    return attached, recipe.labels == "all", *alike, *costs
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from statistics import mean
 
 import numpy as np
@@ -20,8 +20,9 @@ from tikas.data.splits import split
 from tikas.data.streams import Examples
 from tikas.data.whitening import Whitening
 from tikas.experiments.appendix import build_for
+from tikas.experiments.cells import program_of
 from tikas.experiments.run import Rows, errors_on
-from tikas.training.fit import OF_A_MEMBER, Progress, Trained, fit
+from tikas.training.fit import Progress, Trained, fit
 from tikas.training.recipe import Recipe
 
 HELD_OUT = 10_000
@@ -77,10 +78,7 @@ class Setting:
         >>> low.program == high.program, low.program == none.program
         (True, False)
         """
-        if self.attached is not None:  # an autoencoder's weight is not one of those numbers
-            return self
-        alike = (getattr(self.recipe, field.name) for field in fields(Recipe) if field.name not in OF_A_MEMBER)
-        return self.study, *alike, *(weight > 0 for weight in self.recipe.levels_of_costs())
+        return self.study, program_of(self.recipe, self.attached)
 
 
 @dataclass(frozen=True, eq=False)

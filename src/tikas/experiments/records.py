@@ -16,7 +16,7 @@ from typing import IO, Any
 import torch
 
 import tikas
-from tikas.experiments.run import Run
+from tikas.experiments.run import Measured, Run
 from tikas.training.fit import History
 from tikas.training.recipe import Recipe
 
@@ -133,7 +133,7 @@ def member_record(
     }
 
 
-def errors_of(run: Run) -> list[dict[str, float]]:
+def errors_of(measured: Measured) -> list[dict[str, float]]:
     """The test errors of every member with both kinds of statistics; of each nothing, where there were no test rows.
 
     Examples
@@ -143,11 +143,11 @@ def errors_of(run: Run) -> list[dict[str, float]]:
     >>> [sorted(errors) for errors in errors_of(outcome)]
     [['test_error', 'test_error_labeled_statistics']]
     """
-    if not run.test_errors:
-        return [{} for _ in run.trained.ladders]
+    if not measured.test_errors:
+        return [{} for _ in measured.trained.ladders]
     return [
         {"test_error": error, "test_error_labeled_statistics": as_authors}
-        for error, as_authors in zip(run.test_errors, run.labeled_statistics_errors, strict=True)
+        for error, as_authors in zip(measured.test_errors, measured.labeled_statistics_errors, strict=True)
     ]
 
 

@@ -11,11 +11,12 @@ from statistics import mean, stdev
 from typing import Any
 
 from tikas.experiments.appendix import build_for
+from tikas.experiments.cells import Cell
 from tikas.experiments.ledger import Key, Ledger
 from tikas.experiments.protocol import Setting, training_rows, try_settings
 from tikas.experiments.records import append, errors_of, member_record
 from tikas.experiments.rivals import Rival, measure_rival
-from tikas.experiments.run import Rows, run
+from tikas.experiments.run import Rows, measure
 from tikas.experiments.tasks import Fleet, Member, Task, by_task, families, fleets_of, key_of, seeds_in_words, title_of
 from tikas.training.devices import suitable_device
 from tikas.training.fit import Progress, Trained
@@ -59,9 +60,10 @@ def reproduce(
 ) -> Outcome:
     """Measure every member that the ledger does not hold, and add a record of each to a file as soon as it is there.
 
-    The seeds of a task train as one fleet, and so do the settings of a study that one program can train; where one of
-    those diverges, they go on one after another. A task that fails is told of in the outcome, and the next one goes
-    on. Ctrl-C ends it all; what was finished until then is on file, and the next call goes on from there.
+    The seeds of a task train as one fleet, and so do neighbouring cells, and settings of a study, that one program can
+    train; where one of those diverges, they go on one after another. A task that fails is told of in the outcome, and
+    the next one goes on. Ctrl-C ends it all; what was finished until then is on file, and the next call goes on from
+    there.
 
     Parameters
     ----------
@@ -100,13 +102,14 @@ def reproduce(
     """
     outcome = Outcome()
     for family in families(tasks):
-        missing: dict[tuple[Key, int], Member] = {}  # shortened, settings that differed may have become the same
+        missing: dict[tuple[Key, int], Member] = {}  # some are of the same recipe, others become it when shortened
+        wanted = 0
         for task in family:
-            wanted = range(task.seeds if seeds is None else seeds)
-            lacking = ledger.missing(key_of(task), wanted)
-            for seed in lacking:
+            of_the_task = range(task.seeds if seeds is None else seeds)
+            wanted += len(of_the_task)
+            for seed in ledger.missing(key_of(task), of_the_task):
                 missing.setdefault((key_of(task), seed), Member(task, seed))
-            outcome = replace(outcome, finished_before=outcome.finished_before + len(wanted) - len(lacking))
+        outcome = replace(outcome, finished_before=outcome.finished_before + wanted - len(missing))
         fleets = fleets_of(list(missing.values()), most)
         while fleets:
             fleet, *fleets = fleets
@@ -160,8 +163,9 @@ def _measure(fleet: Fleet, rows: Rows, device: str | None, on_epoch: OnEpoch) ->
         ]
         yield from _records(fleet, trial.trained, errors, trial.seconds, device)
     else:
-        outcome = run(task.recipe, seeds, rows, device=device, on_epoch=on_epoch, build=build_for(task.attached))
-        yield from _records(fleet, outcome.trained, errors_of(outcome), outcome.seconds, device)
+        recipes = [member.task.recipe for member in fleet if isinstance(member.task, Cell)]
+        measured = measure(recipes, seeds, rows, device=device, on_epoch=on_epoch, build=build_for(task.attached))
+        yield from _records(fleet, measured.trained, errors_of(measured), measured.seconds, device)
 
 
 def _records(

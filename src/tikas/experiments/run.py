@@ -72,11 +72,22 @@ class Rows:
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
-    """What came out: a classifier of all seeds, and the test errors of each, in percent, if there were test rows.
+class Measured:
+    """Members as they were trained, and the test errors of each, in percent, if there were test rows.
 
     The paper's authors took the statistics for prediction from the labelled rows alone; the second list has the errors
     with those.
+    """
+
+    trained: Trained
+    test_errors: list[float]
+    labeled_statistics_errors: list[float]
+    seconds: float
+
+
+@dataclass(frozen=True, eq=False)
+class Run(Measured):
+    """What came out of one recipe: the same, and a classifier of all seeds.
 
     Examples
     --------
@@ -87,10 +98,6 @@ class Run:
     """
 
     classifier: LadderClassifier
-    trained: Trained
-    test_errors: list[float]
-    labeled_statistics_errors: list[float]
-    seconds: float
 
 
 def load_rows(data: str, data_dir: str | Path | None = None, target: str | None = None) -> Rows:
@@ -158,6 +165,50 @@ def run(
     >>> len(outcome.test_errors)
     1
     """
+    measured = measure([recipe] * len(seeds), seeds, rows, device=device, on_epoch=on_epoch, build=build)
+    known = {name: getattr(rows, name) for name in ("columns", "classes", "whitening", "input_shape")}
+    fitted = Fitted.from_trained(measured.trained, recipe, seeds, **known)
+    return Run(**vars(measured), classifier=LadderClassifier.from_fitted(fitted))
+
+
+def measure(
+    recipes: Sequence[Recipe],
+    seeds: Sequence[int],
+    rows: Rows,
+    *,
+    device: str | None = None,
+    on_epoch: Callable[[Progress], None] | None = None,
+    build: Build = build_ladder,
+) -> Measured:
+    """As `run`, for members of several recipes that one program can train: one recipe and one seed for each.
+
+    Examples
+    --------
+    >>> recipes = [Recipe(data="digits", labels=labels, network=(32,), epochs=1) for labels in (50, 100)]
+    >>> len(measure(recipes, [0, 0], load_rows("digits")).test_errors)
+    2
+    """
+    for recipe in recipes:
+        _check_recipe(recipe, rows)
+    started = time.perf_counter()
+    splits = [
+        split(rows.train_y, None if recipe.labels == "all" else recipe.labels, validation=recipe.validation, seed=seed)
+        for recipe, seed in zip(recipes, seeds, strict=True)
+    ]
+    warn_of_few_rows(len(splits[0].unlabeled), recipes[0].batch_size)
+    examples = Examples(torch.from_numpy(rows.train_x), torch.from_numpy(rows.train_y), len(rows.classes))
+    trained = fit(examples, splits, recipes, seeds, device=device, on_epoch=on_epoch, build=build)
+    errors, labeled_errors = [], []
+    if len(rows.test_y):
+        for ladder, chosen, recipe in zip(trained.ladders, splits, recipes, strict=True):
+            labeled = examples.rows[torch.from_numpy(chosen.labeled)] if recipe.labels != "all" else None
+            error, labeled_error = errors_on(ladder, rows.test_x, rows.test_y, labeled, device)
+            errors.append(error)
+            labeled_errors.append(labeled_error)
+    return Measured(trained, errors, labeled_errors, time.perf_counter() - started)
+
+
+def _check_recipe(recipe: Recipe, rows: Rows) -> None:
     if recipe.task != "classification":
         raise ValueError("Runs by recipe learn classes; for values use LadderRegressor.")
     if (recipe.preprocess == "whiten") != (rows.whitening is not None):
@@ -165,22 +216,6 @@ def run(
             f"preprocess={recipe.preprocess!r}, and these rows are {'' if rows.whitening else 'not '}whitened. Load "
             "them with rows_for(recipe)."
         )
-    started = time.perf_counter()
-    labels = None if recipe.labels == "all" else recipe.labels
-    splits = [split(rows.train_y, labels, validation=recipe.validation, seed=seed) for seed in seeds]
-    warn_of_few_rows(len(splits[0].unlabeled), recipe.batch_size)
-    examples = Examples(torch.from_numpy(rows.train_x), torch.from_numpy(rows.train_y), len(rows.classes))
-    trained = fit(examples, splits, recipe, seeds, device=device, on_epoch=on_epoch, build=build)
-    errors, labeled_errors = [], []
-    if len(rows.test_y):
-        for ladder, chosen in zip(trained.ladders, splits, strict=True):
-            labeled = examples.rows[torch.from_numpy(chosen.labeled)] if recipe.labels != "all" else None
-            error, labeled_error = errors_on(ladder, rows.test_x, rows.test_y, labeled, device)
-            errors.append(error)
-            labeled_errors.append(labeled_error)
-    known = {name: getattr(rows, name) for name in ("columns", "classes", "whitening", "input_shape")}
-    classifier = LadderClassifier.from_fitted(Fitted.from_trained(trained, recipe, seeds, **known))
-    return Run(classifier, trained, errors, labeled_errors, time.perf_counter() - started)
 
 
 def errors_on(

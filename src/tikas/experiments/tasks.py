@@ -64,15 +64,15 @@ Fleet = list[Member]
 
 
 def families(tasks: Iterable[Task]) -> Iterator[list[Task]]:
-    """Tasks whose members can train together: neighbouring settings of one program, and any other task by itself.
+    """Tasks whose members can train together: neighbouring cells or settings of one program, and any rival by itself.
 
     Examples
     --------
-    >>> tasks = [task for task in TASKS if task.name.startswith(("study/gamma", "table1/gamma"))]
-    >>> [len(family) for family in families(tasks)]
-    [1, 1, 1, 8, 8, 8]
+    >>> tasks = [task for task in TASKS if task.name.startswith(("table1/gamma", "study/gamma"))]
+    >>> [len(family) for family in families(tasks)]  # 100 and 1000 labels together, those with all of them apart
+    [2, 1, 8, 8, 8]
     """
-    for _, family in groupby(tasks, key=lambda task: task.program if isinstance(task, Setting) else task.name):
+    for _, family in groupby(tasks, key=lambda task: task.name if isinstance(task, Rival) else task.program):
         yield list(family)
 
 
@@ -106,14 +106,17 @@ def title_of(fleet: Fleet) -> str:
     --------
     >>> title_of([Member(CELLS[0], 0), Member(CELLS[0], 1)])
     'table1/baseline/100, 2 seeds'
+    >>> title_of([Member(CELLS[0], 0), Member(CELLS[1], 0)])
+    'table1/baseline/100 and table1/baseline/1000, 2 members'
     >>> title_of([Member(STUDIES[0], 0), Member(STUDIES[1], 0)])
     'study/baseline-noise/100, 2 settings, 2 members'
     """
     first = fleet[0].task
-    settings = len(by_task(fleet))
-    if isinstance(first, Setting) and settings > 1:
-        return f"{first.study}, {settings} settings, {len(fleet)} members"
-    return f"{first.name}, {seeds_in_words([member.seed for member in fleet])}"
+    names = [members[0].task.name for members in by_task(fleet)]
+    if len(names) == 1:
+        return f"{first.name}, {seeds_in_words([member.seed for member in fleet])}"
+    what = f"{first.study}, {len(names)} settings" if isinstance(first, Setting) else " and ".join(names)
+    return f"{what}, {len(fleet)} members"
 
 
 def seeds_in_words(seeds: list[int]) -> str:

@@ -15,7 +15,7 @@ from tikas.training.recipe import Recipe
 
 __all__ = ["Build", "History", "Progress", "Trained", "TrainingDivergedError", "error_of", "fit"]
 
-OF_A_MEMBER = ("noise", "costs", "learning_rate", "annealed")
+OF_A_MEMBER = ("labels", "noise", "costs", "learning_rate", "annealed")
 """The settings in which the members of a fleet may differ: numbers that the one program is told for each."""
 
 
@@ -39,8 +39,9 @@ def fit(
     splits
         For each seed, which rows are labelled, held out or only looked at.
     recipe
-        All else that the result depends on. One for each seed may be given, if they differ in nothing but noise, costs
-        (zero on the same levels), learning rate and its annealing: a grid of settings trains as one program too.
+        All else that the result depends on. One for each seed may be given, if they differ in nothing but labels (all
+        of them for everyone or for nobody), noise, costs (zero on the same levels), learning rate and its annealing: a
+        grid of settings trains as one program too.
     seeds
         Each decides on a member's first weights, order of rows and noise.
     start
@@ -93,12 +94,12 @@ def _check_members(
         )
     if start is not None and len(start) != len(seeds):
         raise ValueError(f"Got {len(start)} ladders to go on from and {len(seeds)} seeds; give one for each member.")
-    sizes = {(len(split.labeled), len(split.unlabeled), len(split.validation)) for split in splits}
+    sizes = {(len(split.unlabeled), len(split.validation)) for split in splits}
     if len(sizes) > 1:
         raise ValueError(
-            f"Members of a fleet have equally many labelled, unlabelled and held-out rows; got {sorted(sizes)}. "
-            "Fit those apart."
+            f"Members of a fleet have equally many unlabelled and held-out rows; got {sorted(sizes)}. Fit those apart."
         )
+    _check_labels([len(split.labeled) for split in splits], len(splits[0].unlabeled), recipes[0].calibration)
     for other in recipes[1:]:
         different = [
             field.name
@@ -116,3 +117,17 @@ def _check_members(
                 f"costs={recipes[0].costs} and costs={other.costs} are zero on other levels, which makes other "
                 "programs. Fit those apart."
             )
+
+
+def _check_labels(labeled: Sequence[int], unlabeled: int, calibration: str) -> None:
+    """Members may have any number of labels, unless the shape of something follows from it."""
+    if len(set(labeled)) == 1:
+        return
+    counts = f"labels of {', '.join(map(str, sorted(set(labeled))))} rows"
+    if unlabeled in labeled:
+        raise ValueError(
+            f"Members with {counts} cannot train as one fleet: where all {unlabeled} are labelled, both streams are "
+            "the same rows. Fit those apart."
+        )
+    if calibration == "labeled":
+        raise ValueError(f"Members with {counts} cannot be calibrated by those as one fleet. Fit those apart.")
