@@ -80,7 +80,7 @@ STUDIES = (
     *study("noise/1000", _rung_noise(replace(FULL_1000, costs=(2000, 20, 0.1)), RUNG_NOISES)),
     *study("conv-small-noise/100", _rung_noise(SMALL_BASELINE, CONV_SMALL_NOISES)),
     *study("conv-small-gamma/100", _costs(Recipe(network=("conv_small",)), ONE_TOP)),
-    *study("conv-small-full/100", _costs(Recipe(network=("conv_small",), epochs=20), CONV_SMALL_FULL), seeds=2),
+    *study("conv-small-full/100", _costs(Recipe(network=("conv_small",), epochs=10), CONV_SMALL_FULL), seeds=2),
     *study("conv-fc/100", _costs(Recipe(network=("conv_fc",)), FULL)),
     *study("conv-large-noise/4000", _rung_noise(LARGE_BASELINE, RUNG_NOISES), seeds=4),
     *study("conv-large-epochs/4000", {n: replace(LARGE_BASELINE, epochs=n) for n in LARGE_EPOCHS}, seeds=4),
