@@ -85,6 +85,7 @@ def test_a_model_stays_on_the_cpu_in_single_precision():
 def test_the_device_asked_for_answers_where_it_is_here_and_worth_it(monkeypatch):
     flat, on_maps, module = (fitted(network).ladders_ for network in ((8,), RUNGS, MODULE))
     many = WORTH_A_GPU  # rows of some hundred weights each
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     assert place_of_answers(on_maps, many, None) == CPU
     assert place_of_answers(on_maps, many, "cuda") == CPU  # it was trained elsewhere
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
