@@ -23,7 +23,7 @@ History = list[dict[str, Any]]
 Build = Callable[[Recipe, Sequence[int], int, int | None], Ladder]
 """Makes a member of a recipe, the shape of a row, the number of outputs and a seed, as `build_ladder` does."""
 
-MOST_WATCHED = 5_000
+MOST_WATCHED = 1_000
 """Rows that the statistics come from when held-out rows are measured after an epoch: enough to watch training by."""
 
 
