@@ -97,6 +97,21 @@ def compare(name: str) -> tuple[float, float]:
     return float(((costs[1] - costs[0]).abs() / (costs[0].abs() + 1e-3)).max()), worst
 
 
+def goes_on(name: str) -> bool:
+    """Whether a fleet that goes on from a snapshot makes the very updates of one that was never stopped."""
+    one, other = fleet_of(Interpreted, name), fleet_of(Interpreted, name)
+    rates = torch.full((one.streams.updates,), 0.01, dtype=torch.float64)
+    one.train_epoch(rates)
+    other.go_on_from(one.snapshot(), updates=len(rates))
+    same_costs = torch.equal(one.train_epoch(rates), other.train_epoch(rates))
+    return same_costs and all(
+        torch.equal(getattr(getattr(one.parameters, kind), buffer), getattr(getattr(other.parameters, kind), buffer))
+        for kind in ("matrices", "vectors")
+        for buffer in ("values", "means", "squares", "copies")
+    )
+
+
 if __name__ == "__main__":
     for case in sys.argv[1:]:
         print(case, *compare(case))
+    print(*(goes_on(case) for case in ("members", "gamma")), file=sys.stderr)

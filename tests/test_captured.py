@@ -166,6 +166,25 @@ def test_members_side_by_side_learn_what_they_learn_stacked(own):
     assert_same(apart, trained(fleet_of(Fleet, IMAGES, 3), own=own))
 
 
+@pytest.mark.usefixtures("machine")
+@pytest.mark.parametrize("own", [False, True], ids=["one rate", "own rates"])
+@pytest.mark.parametrize(
+    ("kind", "recipe", "members"),
+    [(CapturedFleet, DENSE, 3), (CapturedFleet, IMAGES, 1), (SideBySide, IMAGES, 3)],
+    ids=["stacked", "one", "side by side"],
+)
+def test_a_fleet_goes_on_from_a_snapshot_as_if_nothing_had_been(kind, recipe, members, own):
+    """Getting ready spoils Adam's moments; here they are not zero."""
+    one, other = (fleet_of(kind, recipe, members, compiled=False) for _ in "ab")
+    for _ in range(2):
+        one.train_epoch(rates_of(one, own=own))
+    other.go_on_from(one.snapshot(), updates=2 * one.streams.updates)
+    (costs, ladders), (expected_costs, expected) = (trained(fleet, own=own) for fleet in (other, one))
+    assert torch.equal(costs, expected_costs)
+    for ours, theirs in zip(ladders, expected, strict=True):
+        assert all(torch.equal(*pair) for pair in zip(ours.parameters(), theirs.parameters(), strict=True))
+
+
 def test_members_side_by_side_take_turns_each_on_a_stream_of_its_own(machine):
     trained(fleet_of(SideBySide, IMAGES, 3, compiled=False), own=False)
     assert len(set(machine.log)) == 3

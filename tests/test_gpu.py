@@ -1,6 +1,7 @@
 """On a GPU the captured and the written-out fleets learn what the plain one learns."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -8,9 +9,12 @@ import torch
 from tikas.data.splits import split
 from tikas.data.streams import Examples, Streams
 from tikas.model.ladder import Ladder
+from tikas.training import keeping
 from tikas.training.captured import CapturedFleet, SideBySide
 from tikas.training.fit import fit
 from tikas.training.fleet import Fleet, build_ladder
+from tikas.training.keeping import Keeping
+from tikas.training.loop import Progress, Trained
 from tikas.training.recipe import Recipe
 
 pytestmark = [
@@ -118,3 +122,33 @@ def test_convolutional_members_are_watched_one_by_one_as_they_are_trained() -> N
         alone = fit(Examples(rows, targets, 3), [splits[seed]], IMAGES, [seed])
         last = together.histories[seed][-1]["validation_error"]
         assert last == pytest.approx(alone.histories[0][-1]["validation_error"], abs=3)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "shape"), [(RECIPE, (30,)), (replace(IMAGES, epochs=3), (2, 9, 9))], ids=["dense", "on images"]
+)
+def test_training_that_was_cut_short_goes_on_from_there(
+    recipe: Recipe, shape: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeping, "MOST_OF_THE_TIME", float("inf"))  # epochs are over here before keeping them has paid
+    rows = torch.rand(1000, *shape, generator=torch.Generator().manual_seed(0))
+    targets = (rows.flatten(1)[:, 0] * 3).long()
+    splits = [split(targets.numpy(), 60, seed=seed) for seed in (3, 4)]
+
+    def train(keep: Keeping | None, epochs: int) -> Trained:
+        def on_epoch(progress: Progress) -> None:
+            if progress.members and progress.epoch == epochs:
+                raise KeyboardInterrupt
+
+        return fit(Examples(rows, targets, 3), splits, recipe, [3, 4], device="cuda:0", on_epoch=on_epoch, keep=keep)
+
+    whole = train(None, epochs=99)
+    assert train(Keeping(tmp_path, every=0), epochs=2).interrupted
+    keep = Keeping(tmp_path, every=0)
+    parts = train(keep, epochs=99)
+    assert keep.continued == [2]
+    assert_same(*((_supervised(each), each.ladders) for each in (parts, whole)))
+
+
+def _supervised(trained: Trained) -> torch.Tensor:
+    return torch.tensor([[line["supervised"] for line in history] for history in trained.histories])

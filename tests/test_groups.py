@@ -555,6 +555,6 @@ def test_a_split_is_told_and_the_bar_still_ends_at_its_end(monkeypatch, epochs):
     told: list[Progress] = []
     train_in_groups(job(), [CPU], told.append)
     (split_told,) = [progress for progress in told if "out of memory" in progress.doing]
-    assert split_told.doing == "out of memory: 5 members begin anew in two fleets"
+    assert split_told.doing == "out of memory: 5 members go on in two fleets"
     assert split_told.epochs == 8
     assert told[-1].epoch == told[-1].epochs == 8

@@ -4,7 +4,7 @@ Rows stay where they are, on the device; a stream is arithmetic on their numbers
 from generators of its own, seeded by its seed alone, so it sees the same thing alone and in company.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import ceil, prod
 from typing import NamedTuple
 
@@ -153,6 +153,32 @@ class Streams:
             self.block,
             self.denoised_batch_size > 0,
         )
+
+    def states(self) -> dict[str, Tensor]:
+        """Where every member is in its draws, after a whole epoch: ``(members, bytes)`` of each kind, on the CPU."""
+        return {
+            "order": torch.stack([draw.get_state() for draw in self._order]),
+            "noise": torch.stack([draw.get_state() for draw in self._noise]),
+        }
+
+    def go_on_from(self, states: Mapping[str, Tensor]) -> None:
+        """Draw from now on what these would have drawn, which come from streams on the same kind of device.
+
+        Examples
+        --------
+        >>> from tikas.data.splits import split
+        >>> examples = Examples(rows=torch.rand(20, 4), targets=torch.arange(20) % 2, outputs=2)
+        >>> one, other = (Streams(examples, [split(examples.targets.numpy(), 4)], [0], [(4,)], 5, 5) for _ in "ab")
+        >>> one.start_epoch()
+        >>> other.go_on_from(one.states())
+        >>> one.start_epoch(), other.start_epoch()
+        (None, None)
+        >>> torch.equal(one.unlabeled_plan, other.unlabeled_plan)
+        True
+        """
+        for draws, kept in ((self._order, states["order"]), (self._noise, states["noise"])):
+            for draw, state in zip(draws, kept, strict=True):
+                draw.set_state(state.clone())  # torch 2.13 crashes on a state that does not begin its storage
 
     def start_epoch(self) -> None:
         """Draw which rows every member sees in each update of the next epoch."""

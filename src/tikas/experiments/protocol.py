@@ -23,6 +23,7 @@ from tikas.experiments.appendix import build_for
 from tikas.experiments.cells import program_of
 from tikas.experiments.run import Rows, errors_on
 from tikas.training.fit import Progress, Trained, fit
+from tikas.training.keeping import Keeping
 from tikas.training.recipe import Recipe
 
 HELD_OUT = 10_000
@@ -123,6 +124,7 @@ def try_settings(
     *,
     device: str | None = None,
     on_epoch: Callable[[Progress], None] | None = None,
+    keep: Keeping | None = None,
 ) -> Trial:
     """Train a member for each setting and its seed, all as one fleet, and measure each on the rows held out for it.
 
@@ -137,6 +139,8 @@ def try_settings(
         Where to train; by default on a GPU if there is one.
     on_epoch
         Called after every epoch.
+    keep
+        Keeps training that is under way; what it had kept goes on, and its seconds count.
 
     Raises
     ------
@@ -168,6 +172,7 @@ def try_settings(
         device=device,
         on_epoch=on_epoch,
         build=build_for(settings[0].attached),
+        keep=keep,
     )
     errors, labeled_errors = [], []
     for ladder, chosen in zip(trained.ladders, splits, strict=True):
@@ -176,7 +181,8 @@ def try_settings(
         error, labeled_error = errors_on(ladder, *held_out, labeled, device)
         errors.append(error)
         labeled_errors.append(labeled_error)
-    return Trial(trained, errors, labeled_errors, time.perf_counter() - started)
+    seconds = time.perf_counter() - started + (0.0 if keep is None else keep.seconds_before)
+    return Trial(trained, errors, labeled_errors, seconds)
 
 
 def choose(validation_errors: Mapping[Setting, Sequence[float]]) -> Setting:

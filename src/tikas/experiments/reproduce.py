@@ -20,10 +20,14 @@ from tikas.experiments.run import Rows, measure
 from tikas.experiments.tasks import Fleet, Member, Task, by_task, families, fleets_of, key_of, seeds_in_words, title_of
 from tikas.training.devices import suitable_device
 from tikas.training.fit import Progress, Trained
+from tikas.training.keeping import Keeping
 
 OnEpoch = Callable[[Progress], None] | None
 Load = Callable[[Task], Rows]
 Watch = Callable[[str], AbstractContextManager[OnEpoch]]
+
+UNFINISHED = "unfinished"
+"""The folder, beside the records, of fleets that are under way."""
 
 
 class InterruptedMeasuringError(Exception):
@@ -62,8 +66,8 @@ def reproduce(
 
     The seeds of a task train as one fleet, and so do neighbouring cells, and settings of a study, that one program can
     train; where one of those diverges, they go on one after another. A task that fails is told of in the outcome, and
-    the next one goes on. Ctrl-C ends it all; what was finished until then is on file, and the next call goes on from
-    there.
+    the next one goes on. Ctrl-C ends it all; what was finished until then is on file, what was under way is kept beside
+    it once a minute, and the next call goes on from there.
 
     Parameters
     ----------
@@ -116,7 +120,7 @@ def reproduce(
             records: list[Mapping[str, Any]] = []
             try:
                 with watch(title_of(fleet)) as on_epoch:
-                    for record in _measure(fleet, load(fleet[0].task), device, on_epoch):
+                    for record in _measure(fleet, load(fleet[0].task), device, on_epoch, out.parent / UNFINISHED):
                         append(out, record)
                         ledger.enter(record)
                         records.append(record)
@@ -148,28 +152,39 @@ def _line(records: Sequence[Mapping[str, Any]]) -> str:
     return f"{which}: {kind} error {mean(errors):.2f}{spread} %, {seconds:.1f} s"
 
 
-def _measure(fleet: Fleet, rows: Rows, device: str | None, on_epoch: OnEpoch) -> Iterator[dict[str, Any]]:
-    """A record of every member, whole when it is given."""
+def _measure(
+    fleet: Fleet, rows: Rows, device: str | None, on_epoch: OnEpoch, unfinished: Path
+) -> Iterator[dict[str, Any]]:
+    """A record of every member, whole when it is given; what is under way is kept until the last is asked for."""
     task, seeds = fleet[0].task, [member.seed for member in fleet]
     if isinstance(task, Rival):
         for seed in seeds:
             yield measure_rival(task, seed, rows)
-    elif isinstance(task, Setting):
+        return
+    keep = Keeping(unfinished, what=f"attached to {task.attached}")
+    if isinstance(task, Setting):
         settings = [member.task for member in fleet if isinstance(member.task, Setting)]
-        trial = try_settings(settings, seeds, training_rows(rows), device=device, on_epoch=on_epoch)
+        trial = try_settings(settings, seeds, training_rows(rows), device=device, on_epoch=on_epoch, keep=keep)
         errors = [
             {"validation_error": error, "validation_error_labeled_statistics": as_authors}
             for error, as_authors in zip(trial.validation_errors, trial.labeled_statistics_errors, strict=True)
         ]
-        yield from _records(fleet, trial.trained, errors, trial.seconds, device)
+        yield from _records(fleet, trial.trained, errors, trial.seconds, device, keep.continued)
     else:
         recipes = [member.task.recipe for member in fleet if isinstance(member.task, Cell)]
-        measured = measure(recipes, seeds, rows, device=device, on_epoch=on_epoch, build=build_for(task.attached))
-        yield from _records(fleet, measured.trained, errors_of(measured), measured.seconds, device)
+        build = build_for(task.attached)
+        measured = measure(recipes, seeds, rows, device=device, on_epoch=on_epoch, build=build, keep=keep)
+        yield from _records(fleet, measured.trained, errors_of(measured), measured.seconds, device, keep.continued)
+    keep.discard()
 
 
 def _records(
-    fleet: Fleet, trained: Trained, errors: Sequence[Mapping[str, float]], seconds: float, device: str | None
+    fleet: Fleet,
+    trained: Trained,
+    errors: Sequence[Mapping[str, float]],
+    seconds: float,
+    device: str | None,
+    continued: Sequence[int],
 ) -> Iterator[dict[str, Any]]:
     """Of the members that were trained to their end: a fleet that memory had split may be interrupted in between."""
     where = suitable_device(device)
@@ -179,6 +194,7 @@ def _records(
                 "cell": task.name,
                 **({} if task.attached is None else {"attached": task.attached}),
                 **member_record(task.recipe, seed, history, figures, len(fleet), seconds, where),
+                **({"continued_after_epochs": list(continued)} if continued else {}),
             }
     if trained.interrupted:
         raise InterruptedMeasuringError(f"{title_of(fleet)} were interrupted")

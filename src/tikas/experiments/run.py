@@ -28,6 +28,7 @@ from tikas.model.ladder import Ladder
 from tikas.training.devices import full_precision
 from tikas.training.fit import Build, Progress, Trained, error_of, fit
 from tikas.training.fleet import build_ladder
+from tikas.training.keeping import Keeping
 from tikas.training.recipe import Recipe
 
 
@@ -179,8 +180,11 @@ def measure(
     device: str | None = None,
     on_epoch: Callable[[Progress], None] | None = None,
     build: Build = build_ladder,
+    keep: Keeping | None = None,
 ) -> Measured:
     """As `run`, for members of several recipes that one program can train: one recipe and one seed for each.
+
+    Training that `keep` had kept goes on, and its seconds count.
 
     Examples
     --------
@@ -197,7 +201,7 @@ def measure(
     ]
     warn_of_few_rows(len(splits[0].unlabeled), recipes[0].batch_size)
     examples = Examples(torch.from_numpy(rows.train_x), torch.from_numpy(rows.train_y), len(rows.classes))
-    trained = fit(examples, splits, recipes, seeds, device=device, on_epoch=on_epoch, build=build)
+    trained = fit(examples, splits, recipes, seeds, device=device, on_epoch=on_epoch, build=build, keep=keep)
     errors, labeled_errors = [], []
     if len(rows.test_y):
         for ladder, chosen, recipe in zip(trained.ladders, splits, recipes, strict=True):
@@ -205,7 +209,8 @@ def measure(
             error, labeled_error = errors_on(ladder, rows.test_x, rows.test_y, labeled, device)
             errors.append(error)
             labeled_errors.append(labeled_error)
-    return Measured(trained, errors, labeled_errors, time.perf_counter() - started)
+    seconds = time.perf_counter() - started + (0.0 if keep is None else keep.seconds_before)
+    return Measured(trained, errors, labeled_errors, seconds)
 
 
 def _check_recipe(recipe: Recipe, rows: Rows) -> None:

@@ -1,6 +1,6 @@
 """A fleet on a GPU: a block of updates is captured once as a CUDA graph, and replayed."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -31,6 +31,8 @@ class CapturedFleet(Fleet):
 
     graph: torch.cuda.CUDAGraph | None = None
     """A block of updates: the first epoch captures it, once its rows are drawn."""
+    _gone_on_from: tuple[Mapping[str, Tensor], int] | None = None
+    """To be put in place again when warming up, which spoils Adam's moments, is over."""
 
     def __init__(
         self, ladders: Sequence[Ladder], streams: Streams, *, compiled: bool = True, exact: bool = True
@@ -59,6 +61,10 @@ class CapturedFleet(Fleet):
             self._fill(slice(first, first + self.streams.block), prepared)
             self.graph.replay()
             yield self.recorded.clone()
+
+    def go_on_from(self, snapshot: Mapping[str, Tensor], updates: int) -> None:
+        super().go_on_from(snapshot, updates)
+        self._gone_on_from = (snapshot, updates) if self.graph is None else None
 
     def prepare_rates(self, rates: Tensor) -> Tensor:
         """What the update is told of each update's learning rates."""
@@ -96,6 +102,9 @@ class CapturedFleet(Fleet):
             for place in range(block):
                 self.update_in_place(place)
         self.forget_warm_up()
+        if self._gone_on_from is not None:
+            self.place(*self._gone_on_from)
+            self._gone_on_from = None
         self.graph = graph
 
     def _lane(self, here: torch.cuda.Stream) -> torch.cuda.Stream:
@@ -167,6 +176,14 @@ class SideBySide(Fleet):
         # Blocks are the lanes' memory, and go back to them: they write there again only after their next wait for here.
         costs = [fleet.read_costs(torch.cat(blocks)) for fleet, blocks in zip(self._fleets, recorded, strict=True)]
         return torch.stack(costs, 1)
+
+    def snapshot(self) -> dict[str, Tensor]:
+        snapshots = [fleet.snapshot() for fleet in self._fleets]
+        return {name: torch.cat([snapshot[name] for snapshot in snapshots]) for name in snapshots[0]}
+
+    def go_on_from(self, snapshot: Mapping[str, Tensor], updates: int) -> None:
+        for member, fleet in enumerate(self._fleets):
+            fleet.go_on_from({name: kept[member : member + 1] for name, kept in snapshot.items()}, updates)
 
     def parts(self) -> list[Ladder]:
         return [fleet.ladder for fleet in self._fleets]

@@ -113,7 +113,7 @@ def read(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise FileNotFoundError(f"{path}: there is no such file. Give the path of a model that tikas saved.")
     if not path.is_file():
         raise NotAModelError(f"{path}: not a file. Give the path of a model that tikas saved.")
-    header = _read_header(path)
+    header = read_header(path)
     try:
         tensors = load(path.read_bytes())
     except (SafetensorError, ValueError, LookupError, TypeError, RuntimeError, OverflowError) as error:
@@ -123,8 +123,16 @@ def read(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     return tensors, header
 
 
-def _read_header(path: Path) -> dict[str, Any]:
-    """The header alone, so that a large file of another kind is told apart before it is read."""
+def read_header(path: Path) -> dict[str, Any]:
+    """The header alone, so that a large file of another kind is told apart before it is read.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     read_header(write(Path(folder, "some.safetensors"), {}, {"epoch": 3}))
+    {'epoch': 3}
+    """
     foreign = NotAModelError(
         f"{path}: not a model that tikas saved. Give a file written by `save` or by `tikas train`."
     )

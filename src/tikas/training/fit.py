@@ -10,6 +10,7 @@ from tikas.data.streams import Examples
 from tikas.model.ladder import Ladder
 from tikas.training.fleet import build_ladder
 from tikas.training.groups import suitable_devices, train_in_groups
+from tikas.training.keeping import Keeping, name_of
 from tikas.training.loop import Build, History, Job, Progress, Trained, TrainingDivergedError, error_of
 from tikas.training.recipe import Recipe
 
@@ -29,6 +30,7 @@ def fit(
     device: str | torch.device | None = None,
     on_epoch: Callable[[Progress], None] | None = None,
     build: Build = build_ladder,
+    keep: Keeping | None = None,
 ) -> Trained:
     """Train one ladder for every seed.
 
@@ -52,6 +54,9 @@ def fit(
         Called before the first epoch, with what the training needs, and after every epoch.
     build
         Makes the members; by default the ladders that the recipe describes.
+    keep
+        Keeps training that is under way, every minute or so, and has the same call go on from there, with the same
+        result to the last bit if it is on the same machine. What it kept is to be discarded when the result is safe.
 
     Returns
     -------
@@ -62,7 +67,7 @@ def fit(
     ------
     ValueError
         Where there are not equally many seeds, splits, recipes and ladders to go on from, or members could not be
-        trained by one program.
+        trained by one program, or ladders to go on from are given and what was kept of others is to be looked for.
     TrainingDivergedError
         When a cost is no longer finite, with the epoch, the cost that went first and what to try.
 
@@ -79,8 +84,17 @@ def fit(
     """
     recipes = [recipe] * len(seeds) if isinstance(recipe, Recipe) else list(recipe)
     _check_members(recipes, splits, seeds, start)
-    job = Job(examples, splits, recipes, seeds, start, build)
-    return train_in_groups(job, suitable_devices(device, len(seeds)), on_epoch)
+    devices = suitable_devices(device, len(seeds))
+    names = [str(member) for member in range(len(seeds))]
+    if keep is not None:
+        if start is not None:
+            raise ValueError("Ladders to go on from have no name to be kept under. Leave out either keep or start.")
+        members = zip(recipes, seeds, splits, strict=True)
+        names = [name_of(*member, examples, devices[0], keep.what) for member in members]
+    elif len(seeds) > 1:  # memory may part them
+        keep = Keeping()
+    job = Job(examples, splits, recipes, seeds, start, build, keep, names)
+    return train_in_groups(job, devices, on_epoch)
 
 
 def _check_members(

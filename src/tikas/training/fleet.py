@@ -194,8 +194,10 @@ class Fleet:
         """
         parameters = list(self.ladder.parameters())
         if not self._steps:
+            moments = [self.optimizer.state[parameter] for parameter in parameters]  # a fleet that goes on has some
             self._steps = [torch.zeros_like(parameter) for parameter in parameters]
             self.optimizer = self._adam(self._steps)
+            self.optimizer.state.update(zip(self._steps, moments, strict=True))
         for step, parameter in zip(self._steps, parameters, strict=True):
             step.grad = parameter.grad
         self.rate.fill_(1.0)
@@ -206,6 +208,65 @@ class Fleet:
 
     def _adam(self, parameters: Iterable[Tensor]) -> torch.optim.Adam:
         return torch.optim.Adam(parameters, lr=self.rate, fused=True, capturable=self.capturable)
+
+    # To stop after an epoch and go on from there another time
+
+    def snapshot(self) -> dict[str, Tensor]:
+        """All that the members need to go on as if nothing had been, on the CPU: ``(members, ...)`` of everything."""
+        alone = not self.member_dims
+        tensors = {name: place.unsqueeze(0) if alone else place for name, place in self.tensors().items()}
+        copies = {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
+        return copies | {f"streams.{name}": state for name, state in self.streams.states().items()}
+
+    def go_on_from(self, snapshot: Mapping[str, Tensor], updates: int) -> None:
+        """Be what a fleet of such members was when it had made so many updates.
+
+        Raises
+        ------
+        ValueError
+            Where the snapshot is of other ladders, or of another number of them.
+        """
+        self.place(snapshot, updates)
+        self.streams.go_on_from({name: snapshot[f"streams.{name}"] for name in self.streams.states()})
+
+    @torch.no_grad()
+    def place(self, snapshot: Mapping[str, Tensor], updates: int) -> None:
+        """Put the tensors of a snapshot in their places, and tell the optimiser how many updates they had."""
+        for name, place in self.tensors().items():
+            kept = snapshot.get(name, torch.empty(0))
+            expected = (self.members, *place.shape[len(self.member_dims) :])
+            if kept.shape != expected:
+                raise ValueError(
+                    f"{name} was kept with shape {tuple(kept.shape)}, and these members ask for {expected}. Delete "
+                    "what was kept to begin anew."
+                )
+            place.copy_(kept if self.member_dims else kept[0])
+        self.count_updates(updates)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Where everything lies that updates change, ``(*members, ...)``: the ladders, and Adam's moments of them."""
+        places = {f"ladder.{name}": tensor for name, tensor in self.ladder.state_dict().items()}
+        names = [name for name, _ in self.ladder.named_parameters()]
+        for name, state in zip(names, self._adam_states(), strict=True):
+            places |= {f"mean.{name}": state["exp_avg"], f"square.{name}": state["exp_avg_sq"]}
+        return places
+
+    def count_updates(self, updates: int) -> None:
+        """Tell the optimiser how many updates there were."""
+        for state in self._adam_states():
+            state["step"].fill_(updates)
+
+    def _adam_states(self) -> list[dict[str, Tensor]]:
+        """Of every parameter, as Adam would make them in its first step if it had not taken one yet."""
+        parameters = self.optimizer.param_groups[0]["params"]
+        for parameter in parameters:
+            if not self.optimizer.state[parameter]:
+                self.optimizer.state[parameter] = {
+                    "step": torch.zeros((), device=parameter.device),
+                    "exp_avg": torch.zeros_like(parameter),
+                    "exp_avg_sq": torch.zeros_like(parameter),
+                }
+        return [self.optimizer.state[parameter] for parameter in parameters]
 
     def parts(self) -> list[Ladder]:
         """All members as they are now, in as few ladders as they run in: stacked into one, unless they run apart.

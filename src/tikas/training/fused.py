@@ -11,7 +11,7 @@ every kernel leaves them zero, and so they enter no cost, no statistic and no gr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -91,6 +91,20 @@ class FusedFleet(CapturedFleet):
 
     def disband(self) -> list[Ladder]:
         return self.parameters.ladders()
+
+    def tensors(self) -> dict[str, Tensor]:
+        return self.parameters.tensors()
+
+    def place(self, snapshot: Mapping[str, Tensor], updates: int) -> None:
+        super().place(snapshot, updates)
+        self.parameters.renew_copies()
+
+    def go_on_from(self, snapshot: Mapping[str, Tensor], updates: int) -> None:
+        super().go_on_from(snapshot, updates)
+        self.updates_done = updates
+
+    def count_updates(self, updates: int) -> None:
+        """Nothing to tell: rates come with it, and are counted when these are prepared."""
 
     def parts(self) -> list[Ladder]:
         return [self._together]

@@ -37,8 +37,8 @@ def suitable_devices(asked: str | torch.device | None, members: int) -> list[tor
 def train_in_groups(job: Job, devices: Sequence[torch.device], on_epoch: Callable[[Progress], None] | None) -> Trained:
     """Train all members: each device its share of them, in fleets that fit.
 
-    A fleet that runs out of memory all the same is split in two, and each half trained for itself from its first epoch
-    on: members learn the same in any company.
+    A fleet that runs out of memory all the same is split in two, and each half goes on for itself from where the fleet
+    was last kept: members learn the same in any company.
 
     Examples
     --------
@@ -108,17 +108,18 @@ def _train_share(
 
 def _train_group(job: Job, device: torch.device, reporter: "_Reporter", stop: Event) -> Trained | None:
     """Train one fleet; None where it was too large for the device, and could be smaller."""
-    finished = 0
+    members = len(job.seeds)
+    kept = None if job.keeping is None else job.keeping.begin(job.names)
+    finished = 0 if kept is None else kept.epochs
 
     def on_epoch(lines: History) -> None:
         nonlocal finished
         finished += 1
         reporter(lines)
 
-    members = len(job.seeds)
-    reporter.starts(members)
+    reporter.starts(members, finished)
     try:
-        return train(job, device, on_epoch, stop)
+        return train(job, device, on_epoch, stop, kept)
     except (RuntimeError, MemoryError) as error:
         if members == 1 or not _out_of_memory(error):
             raise
@@ -172,12 +173,15 @@ class _Reporter:
         with self._lock:
             self._fleets += 1
             self._done -= lost
-            self._tell([], f"out of memory: {members} members begin anew in two fleets")
+            self._tell([], f"out of memory: {members} members go on in two fleets")
 
-    def starts(self, members: int) -> None:
+    def starts(self, members: int, epochs: int) -> None:
         with self._lock:
-            if not self._done:
-                self._tell([], f"getting ready: {members} member{'s' * (members > 1)}, {self._need}")
+            fresh = not self._done
+            self._done += epochs
+            if fresh or epochs:
+                behind = f", {epochs} epochs behind them" if epochs else ""
+                self._tell([], f"getting ready: {members} member{'s' * (members > 1)}, {self._need}{behind}")
 
     def __call__(self, lines: History) -> None:
         with self._lock:

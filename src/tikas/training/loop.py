@@ -17,6 +17,7 @@ from tikas.model.ladder import Ladder
 from tikas.training.devices import full_precision
 from tikas.training.engine import UPDATES_IN_A_REPLAY, launch, suitable_arithmetic
 from tikas.training.fleet import Fleet
+from tikas.training.keeping import Keeping, Kept
 from tikas.training.recipe import Recipe
 
 History = list[dict[str, Any]]
@@ -70,6 +71,10 @@ class Job:
     seeds: Sequence[int]
     start: Sequence[Ladder] | None
     build: Build
+    keeping: Keeping | None = None
+    """Where it is kept while it is under way."""
+    names: Sequence[str] = ()
+    """What the members are kept under."""
 
     def of(self, members: Sequence[int]) -> "Job":
         """The same for some of the members."""
@@ -79,6 +84,7 @@ class Job:
             recipes=[self.recipes[member] for member in members],
             seeds=[self.seeds[member] for member in members],
             start=None if self.start is None else [self.start[member] for member in members],
+            names=[self.names[member] for member in members] if self.names else (),
         )
 
     def build_member(self, member: int) -> Ladder:
@@ -90,8 +96,10 @@ class Job:
         return ladder
 
 
-def train(job: Job, device: torch.device, on_epoch: Callable[[History], None], stop: Event) -> Trained:
-    """Train all members of a job as one fleet, until the last epoch, Ctrl-C or `stop`.
+def train(
+    job: Job, device: torch.device, on_epoch: Callable[[History], None], stop: Event, kept: Kept | None = None
+) -> Trained:
+    """Train all members of a job as one fleet, from where they were kept until the last epoch, Ctrl-C or `stop`.
 
     Examples
     --------
@@ -121,15 +129,20 @@ def train(job: Job, device: torch.device, on_epoch: Callable[[History], None], s
     )
     fleet = launch(ladders, streams, recipe.epochs * streams.updates, exact=exact)
     histories: list[History] = [[] for _ in job.seeds]
+    if kept is not None:
+        fleet.go_on_from(kept.snapshot, kept.epochs * streams.updates)
+        histories = [list(history) for history in kept.histories]
     with suitable_arithmetic(fleet, exact=exact):
         try:
-            for epoch in range(1, recipe.epochs + 1):
+            for epoch in range(len(histories[0]) + 1, recipe.epochs + 1):
                 if stop.is_set():
                     break
                 lines = _train_epoch(fleet, job, epoch)
                 _add_validation_errors(lines, fleet, job)
                 for history, line in zip(histories, lines, strict=True):
                     history.append(line)
+                if job.keeping is not None and job.keeping.is_due(job.names):
+                    job.keeping.keep(job.names, fleet.snapshot(), histories)
                 on_epoch(lines)
         except KeyboardInterrupt:
             stop.set()

@@ -102,8 +102,32 @@ class FleetParameters:
         for member, ladder in enumerate(ladders):
             for name, parameter in ladder.named_parameters():
                 self._of(member, name, parameter).copy_(_as_matrix(parameter.detach()))
+        self.renew_copies()
+
+    def renew_copies(self) -> None:
+        """Let the products see the values as they are."""
         if self.matrices.copies is not self.matrices.values:
             self.matrices.copies.copy_(self.matrices.values)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Where every parameter lies, and Adam's moments of it, without padding: ``(*members, ...)``.
+
+        Examples
+        --------
+        >>> from tikas.model.specs import Dense
+        >>> parameters = FleetParameters([Ladder((5,), [Dense(3)])], [8, 8], torch.bfloat16, torch.device("cpu"))
+        >>> parameters.tensors()["square.rungs.1.weight"].shape
+        torch.Size([3, 5])
+        """
+        return {
+            f"{kind}.{name}": _without_row(self._of(self._everyone, name, parameter, buffer), parameter)
+            for kind, buffer in (("ladder", "values"), ("mean", "means"), ("square", "squares"))
+            for name, parameter in self._ladders[0].named_parameters()
+        }
+
+    @property
+    def _everyone(self) -> int | slice:
+        return 0 if len(self._ladders) == 1 else slice(None)
 
     def ladders(self) -> list[Ladder]:
         """The members as they are now, without padding."""
@@ -130,9 +154,8 @@ class FleetParameters:
         >>> parameters.matrices.values.fill_(7.0)[0, 0], together.rungs[1].weight[0, 0, 0].item()
         (tensor(7.), 7.0)
         """
-        everyone = 0 if len(self._ladders) == 1 else slice(None)
         places = {
-            name: _without_row(self._of(everyone, name, parameter), parameter)
+            name: _without_row(self._of(self._everyone, name, parameter), parameter)
             for name, parameter in self._ladders[0].named_parameters()
         }
         return with_tensors(stack(self._ladders), places)
@@ -143,11 +166,11 @@ class FleetParameters:
             storage.means.zero_()
             storage.squares.zero_()
 
-    def _of(self, member: int | slice, name: str, parameter: Tensor) -> Tensor:
+    def _of(self, member: int | slice, name: str, parameter: Tensor, buffer: str = "values") -> Tensor:
         """The place of a member's parameter as a matrix, or of several members', without its padding."""
         storage = self.matrices if name in self.matrices else self.vectors
         rows, columns = _as_matrix(parameter).shape
-        return storage.view(storage.values, name)[member, :rows, :columns]
+        return storage.view(getattr(storage, buffer), name)[member, :rows, :columns]
 
 
 def _without_row(matrix: Tensor, parameter: Tensor) -> Tensor:

@@ -61,7 +61,7 @@ def _opening(ledger: Ledger) -> str:
     return f"""# The paper, measured
 
 `tikas reproduce --render` makes this page from the records beside it; a test compares the two, so it cannot be edited.
-Of {len(cells)} cells of the paper {measured} are measured: {verdicts}.
+Of {len(cells)} cells {measured} are measured: {verdicts}.
 
 Errors are test errors in percent: mean ± deviation over seeds, which decide on labelled rows, first weights, order and
 noise. Final runs train on all training rows, the last update counts, and settings were written down before them. The

@@ -1,0 +1,288 @@
+"""Training that was cut short goes on from where it was kept, to the same weights, bit by bit."""
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from tikas import gamma
+from tikas.data.splits import Split, split
+from tikas.data.streams import Examples
+from tikas.experiments.cells import Cell
+from tikas.experiments.ledger import Ledger
+from tikas.experiments.protocol import Setting
+from tikas.experiments.records import read
+from tikas.experiments.reproduce import UNFINISHED, reproduce
+from tikas.experiments.run import load_rows
+from tikas.experiments.tasks import Task
+from tikas.model.ladder import Ladder
+from tikas.training import keeping, loop
+from tikas.training.fit import fit
+from tikas.training.fleet import Fleet, build_ladder
+from tikas.training.keeping import Keeping, name_of
+from tikas.training.loop import Build, Progress, Trained
+from tikas.training.recipe import Recipe
+
+CLASSES = np.arange(60) % 3
+RECIPE = Recipe(data="array", labels=9, network=(8, 6), costs=(10, 1, 0.1), batch_size=20, epochs=5)
+OWN_RATES = [RECIPE, replace(RECIPE, learning_rate=0.01, labels=12), replace(RECIPE, noise=(0.5, 0.1), annealed=1.0)]
+EPOCHS_BEFORE = 2
+
+
+@pytest.fixture(autouse=True)
+def whatever_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Epochs are over here before keeping them has paid."""
+    monkeypatch.setattr(keeping, "MOST_OF_THE_TIME", np.inf)
+
+
+def examples(scale: float = 1.0) -> Examples:
+    rows = torch.from_numpy(np.random.default_rng(0).normal(size=(60, 7))).float()
+    return Examples(scale * rows, torch.from_numpy(CLASSES), 3)
+
+
+def splits_of(recipes: Sequence[Recipe]) -> list[Split]:
+    return [split(CLASSES, recipe.labels, validation=10, seed=seed) for seed, recipe in enumerate(recipes)]
+
+
+def train(
+    recipes: Sequence[Recipe],
+    keep: Keeping | None = None,
+    *,
+    epochs: int | None = None,
+    told: list[Progress] | None = None,
+    build: Build = build_ladder,
+    rows: Examples | None = None,
+) -> Trained:
+    """Until Ctrl-C after so many epochs, where a number of them is given."""
+
+    def on_epoch(progress: Progress) -> None:
+        if told is not None:
+            told.append(progress)
+        if progress.members and progress.epoch == epochs:
+            raise KeyboardInterrupt
+
+    seeds, rows = range(len(recipes)), rows or examples()
+    return fit(rows, splits_of(recipes), recipes, seeds, device="cpu", on_epoch=on_epoch, keep=keep, build=build)
+
+
+def assert_the_same(one: Trained, other: Trained) -> None:
+    for ours, theirs in zip(one.ladders, other.ladders, strict=True):
+        assert all(torch.equal(tensor, theirs.state_dict()[name]) for name, tensor in ours.state_dict().items())
+    for ours, theirs in zip(one.histories, other.histories, strict=True):
+        assert [{**line, "seconds": 0} for line in ours] == [{**line, "seconds": 0} for line in theirs]
+
+
+def build_module(_: Recipe, shape: Sequence[int], outputs: int, seed: int | None) -> Ladder:
+    torch.manual_seed(seed or 0)
+    layers = nn.Sequential(nn.Linear(*shape, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, outputs))
+    return gamma(layers, outputs, noise=0.3, cost=1.0, example=torch.zeros(2, *shape))
+
+
+@pytest.mark.parametrize(
+    ("recipes", "build"),
+    [
+        ([RECIPE], build_ladder),
+        ([RECIPE] * 3, build_ladder),
+        (OWN_RATES, build_ladder),
+        ([replace(RECIPE, costs=(1.0,))], build_module),
+    ],
+    ids=["one", "three", "three with rates of their own", "a module of somebody else's"],
+)
+def test_training_that_was_cut_short_goes_on_to_the_same_weights(tmp_path, recipes, build):
+    whole = train(recipes, build=build)
+    cut = train(recipes, Keeping(tmp_path, every=0), epochs=EPOCHS_BEFORE, build=build)
+    assert cut.interrupted
+    told: list[Progress] = []
+    keep = Keeping(tmp_path, every=0)
+    assert_the_same(train(recipes, keep, told=told, build=build), whole)
+    assert [progress.epoch for progress in told] == [EPOCHS_BEFORE, 3, 4, 5]
+    assert f"{EPOCHS_BEFORE} epochs behind them" in told[0].doing
+    assert keep.continued == [EPOCHS_BEFORE]
+    assert keep.seconds_before > 0
+
+
+def test_it_can_be_cut_short_again_and_again(tmp_path):
+    for epochs in (1, 2, 4):
+        keep = Keeping(tmp_path, every=0)
+        train([RECIPE], keep, epochs=epochs)
+    last = Keeping(tmp_path, every=0)
+    assert_the_same(train([RECIPE], last), train([RECIPE]))
+    assert last.continued == [1, 2, 4]
+
+
+def test_training_that_lost_its_result_is_not_trained_again(tmp_path):
+    train([RECIPE], Keeping(tmp_path, every=0))
+    told: list[Progress] = []
+    assert_the_same(train([RECIPE], Keeping(tmp_path, every=0), told=told), train([RECIPE]))
+    assert not [progress for progress in told if progress.members]
+
+
+def test_members_go_on_in_smaller_company(tmp_path):
+    train(OWN_RATES, Keeping(tmp_path, every=0), epochs=EPOCHS_BEFORE)
+    told: list[Progress] = []
+    alone = train(OWN_RATES[:1], Keeping(tmp_path, every=0), told=told)
+    assert told[0].epoch == EPOCHS_BEFORE
+    for ours, theirs in zip(alone.ladders[0].parameters(), train(OWN_RATES[:1]).ladders[0].parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-4)  # stacked products add in another order
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"recipes": [replace(RECIPE, epochs=6)]},
+        {"recipes": [RECIPE, RECIPE]},
+        {"recipes": [RECIPE], "rows": examples(1.01)},
+        {"recipes": [RECIPE], "keep": "another attachment"},
+    ],
+    ids=["another recipe", "another member", "other rows", "something else"],
+)
+def test_nothing_goes_on_from_what_was_kept_of_others(tmp_path, other):
+    train([RECIPE], Keeping(tmp_path, every=0), epochs=EPOCHS_BEFORE)
+    told: list[Progress] = []
+    train(**{**other, "keep": Keeping(tmp_path, other.get("keep", ""), every=0)}, told=told)
+    assert told[0].epoch == 0
+
+
+def test_names_tell_splits_and_devices_apart():
+    names = [
+        name_of(RECIPE, 0, split(CLASSES, 9, seed=seed), examples(), device)
+        for seed, device in ((0, "cpu"), (1, "cpu"), (0, "cuda"), (0, "cuda:1"))
+    ]
+    assert len(set(names)) == 3
+    assert names[2] == names[3]
+
+
+def test_what_is_discarded_is_gone_and_nothing_else(tmp_path):
+    mine, others = (Keeping(tmp_path, what, every=0) for what in ("mine", "others"))
+    for keep in (mine, others):
+        train([RECIPE], keep, epochs=EPOCHS_BEFORE)
+    assert len(list(tmp_path.iterdir())) == 2
+    found = Keeping(tmp_path, "mine", every=0)
+    train([RECIPE], found)
+    found.discard()
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_files_of_others_and_half_files_are_passed_over(tmp_path):
+    train([RECIPE], Keeping(tmp_path, every=0), epochs=EPOCHS_BEFORE)
+    (kept,) = tmp_path.iterdir()
+    (tmp_path / "half.safetensors").write_bytes(kept.read_bytes()[:100])
+    (tmp_path / "foreign.safetensors").write_bytes(b"something else altogether")
+    told: list[Progress] = []
+    train([RECIPE], Keeping(tmp_path, every=0), told=told)
+    assert told[0].epoch == EPOCHS_BEFORE
+
+
+def test_a_folder_that_cannot_be_written_is_warned_of_once_and_loses_nothing(tmp_path):
+    (tmp_path / "file").write_text("no folder")
+    with pytest.warns(UserWarning, match=r"goes on, but cannot be taken up again") as caught:
+        trained = train([RECIPE], Keeping(tmp_path / "file", every=0))
+    assert len(caught) == 1
+    assert_the_same(trained, train([RECIPE]))
+
+
+def test_ladders_of_another_shape_are_refused_with_both_shapes(tmp_path):
+    """As a later version of the package might make them of the same recipe."""
+
+    def build_wider(recipe: Recipe, shape: Sequence[int], outputs: int, seed: int | None) -> Ladder:
+        return build_ladder(replace(recipe, network=(9, 6)), shape, outputs, seed)
+
+    train([RECIPE], Keeping(tmp_path, every=0), epochs=EPOCHS_BEFORE)
+    with pytest.raises(ValueError, match=r"kept with shape \(1, 8\), .* ask for \(1, 9\)\. Delete what was kept"):
+        train([RECIPE], Keeping(tmp_path, every=0), build=build_wider)
+
+
+def test_ladders_to_go_on_from_are_not_kept_under_a_name():
+    start = [build_ladder(RECIPE, (7,), 3, seed=0)]
+    with pytest.raises(ValueError, match="Leave out either keep or start"):
+        fit(examples(), splits_of([RECIPE]), RECIPE, [0], start=start, keep=Keeping())
+
+
+def test_members_are_kept_no_more_often_than_asked_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(keeping, "MOST_OF_THE_TIME", 0.01)
+    clock = iter(range(0, 1000, 10))
+    monkeypatch.setattr(keeping.time, "monotonic", lambda: float(next(clock)))
+    snapshots = count_snapshots(monkeypatch)
+    train([replace(RECIPE, epochs=12)], Keeping(tmp_path, every=45))
+    assert len(snapshots) == 1  # it took ten of these seconds, and a hundred times that is to pass before the next
+
+
+def count_snapshots(monkeypatch: pytest.MonkeyPatch) -> list[Fleet]:
+    taken, snapshot = list[Fleet](), Fleet.snapshot
+
+    def counted(fleet: Fleet) -> dict[str, torch.Tensor]:
+        taken.append(fleet)
+        return snapshot(fleet)
+
+    monkeypatch.setattr(Fleet, "snapshot", counted)
+    return taken
+
+
+def test_a_fleet_that_runs_out_of_memory_halfway_goes_on_in_halves_from_there(monkeypatch):
+    monkeypatch.setattr(keeping.Keeping.__init__, "__defaults__", (None, "", 0.0))
+    whole, epochs, train_epoch = train(OWN_RATES), list[tuple[int, int]](), loop._train_epoch
+
+    def out_of_memory_in_the_fourth(fleet: Fleet, job: object, epoch: int) -> object:
+        epochs.append((fleet.members, epoch))
+        if (fleet.members, epoch) == (3, 4):
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return train_epoch(fleet, job, epoch)
+
+    monkeypatch.setattr(loop, "_train_epoch", out_of_memory_in_the_fourth)
+    told: list[Progress] = []
+    parted = train(OWN_RATES, told=told)
+    assert epochs == [(3, 1), (3, 2), (3, 3), (3, 4), (1, 4), (1, 5), (2, 4), (2, 5)]
+    assert told[-1].epoch == told[-1].epochs == 10
+    for ours, theirs in zip(parted.ladders, whole.ladders, strict=True):
+        for one, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+            torch.testing.assert_close(one, other, rtol=0, atol=1e-4)
+
+
+# The paper's cells and studies.
+
+QUICK = Recipe(data="digits", labels=50, network=(16,), epochs=4)
+TASKS: dict[str, Callable[[], Task]] = {
+    "a cell": lambda: Cell("table0/quick/50", QUICK, seeds=2),
+    "a setting": lambda: Setting("study/quick/50/1", replace(QUICK, validation=300), seeds=2),
+    "an autoencoder": lambda: Cell("table0/attached/50", replace(QUICK, costs=(10, 0)), seeds=2, attached=1),
+}
+
+
+def measure(task: Task, out: Path, monkeypatch: pytest.MonkeyPatch, *, until: int | None = None) -> list[int]:
+    """Measure it, or be interrupted after so many epochs; which epochs were trained."""
+    epochs, train_epoch = list[int](), loop._train_epoch
+
+    def counted(fleet: Fleet, job: object, epoch: int) -> object:
+        if epoch == until:
+            raise KeyboardInterrupt
+        epochs.append(epoch)
+        return train_epoch(fleet, job, epoch)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "_train_epoch", counted)
+        patch.setattr(keeping.Keeping.__init__, "__defaults__", (None, "", 0.0))
+        reproduce([task], Ledger.read(out), out, lambda _: load_rows("digits"), device="cpu")
+    return epochs
+
+
+@pytest.mark.parametrize("kind", TASKS)
+def test_what_was_interrupted_goes_on_where_it_stopped(tmp_path, monkeypatch, kind):
+    task, parts, whole = TASKS[kind](), tmp_path / "parts" / "paper.jsonl", tmp_path / "whole" / "paper.jsonl"
+    assert measure(task, parts, monkeypatch, until=3) == [1, 2]
+    assert not parts.exists()
+    assert len(os.listdir(parts.parent / UNFINISHED)) == 1
+    assert measure(task, parts, monkeypatch) == [3, 4]
+    assert os.listdir(parts.parent / UNFINISHED) == []
+    measure(task, whole, monkeypatch)
+    for one, other in zip(read(parts), read(whole), strict=True):
+        assert one.pop("continued_after_epochs") == [2]
+        assert "continued_after_epochs" not in other
+        for timed in ("seconds", "seconds_per_epoch"):
+            assert one.pop(timed) > 0
+            assert other.pop(timed) > 0
+        assert one == other
