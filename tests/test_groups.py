@@ -17,6 +17,7 @@ from tikas.training.engine import launch as launch_fleet
 from tikas.training.fit import OF_A_MEMBER, fit
 from tikas.training.fleet import Fleet, build_ladder
 from tikas.training.groups import suitable_devices, train_in_groups
+from tikas.training.keeping import Kept
 from tikas.training.loop import History, Job, Progress, Trained
 from tikas.training.loop import train as train_one_fleet
 from tikas.training.memory import bytes_of_a_member, free_bytes
@@ -215,13 +216,15 @@ def out_of_memory_beyond(members: int, monkeypatch: pytest.MonkeyPatch, epochs: 
     """A device that runs out of memory with more members than that, after so many epochs; what was tried on it."""
     tried: list[list[int]] = []
 
-    def train(job: Job, device: torch.device, on_epoch: Callable[[History], None], stop: Event) -> Trained:
+    def train(
+        job: Job, device: torch.device, on_epoch: Callable[[History], None], stop: Event, kept: Kept | None
+    ) -> Trained:
         tried.append(list(job.seeds))
         if len(job.seeds) > members:
             for _ in range(epochs):
                 on_epoch([{"total": 1.0, "supervised": 1.0}] * len(job.seeds))
             raise torch.OutOfMemoryError("CUDA out of memory.")
-        return train_one_fleet(job, device, on_epoch, stop)
+        return train_one_fleet(job, device, on_epoch, stop, kept)
 
     monkeypatch.setattr(groups, "train", train)
     return tried
@@ -387,11 +390,13 @@ def test_a_device_that_was_named_is_the_one_that_is_used():
 def test_an_error_on_one_device_is_raised_and_ends_the_others(monkeypatch):
     epochs: list[int] = []
 
-    def train(job: Job, device: torch.device, on_epoch: Callable[[History], None], stop: Event) -> Trained:
+    def train(
+        job: Job, device: torch.device, on_epoch: Callable[[History], None], stop: Event, kept: Kept | None
+    ) -> Trained:
         if SEEDS[0] in job.seeds:
             raise ArithmeticError("no longer finite")
         assert stop.wait(timeout=10)
-        trained = train_one_fleet(job, device, on_epoch, stop)
+        trained = train_one_fleet(job, device, on_epoch, stop, kept)
         epochs.append(len(trained.histories[0]))
         return trained
 
@@ -402,11 +407,13 @@ def test_an_error_on_one_device_is_raised_and_ends_the_others(monkeypatch):
 
 
 def test_an_error_on_a_later_device_ends_those_before_it(monkeypatch):
-    def train(job: Job, device: torch.device, on_epoch: Callable[[History], None], stop: Event) -> Trained:
+    def train(
+        job: Job, device: torch.device, on_epoch: Callable[[History], None], stop: Event, kept: Kept | None
+    ) -> Trained:
         if SEEDS[-1] in job.seeds:
             raise ArithmeticError("no longer finite")
         assert stop.wait(timeout=10)
-        return train_one_fleet(job, device, on_epoch, stop)
+        return train_one_fleet(job, device, on_epoch, stop, kept)
 
     monkeypatch.setattr(groups, "train", train)
     with pytest.raises(ArithmeticError, match="no longer finite"):
