@@ -205,11 +205,20 @@ def test_ladders_to_go_on_from_are_not_kept_under_a_name():
 
 def test_members_are_kept_no_more_often_than_asked_for(tmp_path, monkeypatch):
     monkeypatch.setattr(keeping, "MOST_OF_THE_TIME", 0.01)
-    clock = iter(range(0, 1000, 10))
+    clock = iter(range(0, 10_000, 10))
     monkeypatch.setattr(keeping.time, "monotonic", lambda: float(next(clock)))
     snapshots = count_snapshots(monkeypatch)
     train([replace(RECIPE, epochs=12)], Keeping(tmp_path, every=45))
     assert len(snapshots) == 1  # it took ten of these seconds, and a hundred times that is to pass before the next
+
+
+def test_members_too_large_to_be_kept_soon_are_not_kept_at_first(tmp_path, monkeypatch):
+    monkeypatch.setattr(keeping, "MOST_OF_THE_TIME", 0.01)
+    snapshots = count_snapshots(monkeypatch)
+    for bytes_a_second, kept in ((1.0, 0), (1e12, 1)):
+        monkeypatch.setattr(keeping, "BYTES_A_SECOND", bytes_a_second)
+        train([replace(RECIPE, epochs=1)], Keeping(tmp_path, every=0))
+        assert len(snapshots) == kept
 
 
 def count_snapshots(monkeypatch: pytest.MonkeyPatch) -> list[Fleet]:

@@ -22,6 +22,8 @@ from tikas.training.recipe import Recipe
 SECONDS_BETWEEN = 60.0
 MOST_OF_THE_TIME = 0.01
 """The share of the training's time that keeping may take: large fleets are kept less often."""
+BYTES_A_SECOND = 5e8
+"""What a disk takes, about; once a fleet was kept, it is known."""
 KIND = "unfinished training"
 
 
@@ -94,14 +96,15 @@ class Keeping:
         self._folder, self._every = folder, every
         self._in_memory: dict[tuple[str, ...], Kept] = {}
         self._files: set[Path] = set()
-        self._next: dict[tuple[str, ...], float] = {}
+        self._last: dict[tuple[str, ...], tuple[float, float | None]] = {}
+        """When members were last kept, or began, and how many seconds that took, if it is known."""
 
     def begin(self, names: Sequence[str]) -> Kept | None:
         """What is kept of these members, if it is; the clock starts.
 
         Of several files that hold them all, the one with the most epochs.
         """
-        self._next[tuple(names)] = time.monotonic() + self._every
+        self._last[tuple(names)] = time.monotonic(), None
         if self._folder is not None:
             return self._begin_from_file(names)
         for members, kept in self._in_memory.items():
@@ -122,9 +125,11 @@ class Keeping:
             self.seconds_before += sum(line["seconds"] for line in kept.histories[0])
         return kept
 
-    def is_due(self, names: Sequence[str]) -> bool:
-        """Whether members were last kept long enough ago."""
-        return time.monotonic() >= self._next[tuple(names)]
+    def is_due(self, names: Sequence[str], size: int) -> bool:
+        """Whether members, of so many bytes, were last kept long enough ago."""
+        last, took = self._last[tuple(names)]
+        took = size / BYTES_A_SECOND if took is None else took
+        return time.monotonic() >= last + max(self._every, took / MOST_OF_THE_TIME)
 
     def keep(
         self, names: Sequence[str], snapshot: dict[str, Tensor], histories: Sequence[list[dict[str, Any]]]
@@ -141,7 +146,7 @@ class Keeping:
         else:
             self._write(self._folder / f"{_digest(*names)}.safetensors", names, kept)
         now = time.monotonic()
-        self._next[tuple(names)] = now + max(self._every, (now - started) / MOST_OF_THE_TIME)
+        self._last[tuple(names)] = now, now - started
 
     def discard(self) -> None:
         """Forget all that was kept or found: it is finished, and its result is on file."""

@@ -129,6 +129,7 @@ def train(
     )
     fleet = launch(ladders, streams, recipe.epochs * streams.updates, exact=exact)
     histories: list[History] = [[] for _ in job.seeds]
+    size = 3 * sum(parameter.nbytes for ladder in ladders for parameter in ladder.parameters())  # with two moments
     if kept is not None:
         fleet.go_on_from(kept.snapshot, kept.epochs * streams.updates)
         histories = [list(history) for history in kept.histories]
@@ -141,7 +142,7 @@ def train(
                 _add_validation_errors(lines, fleet, job)
                 for history, line in zip(histories, lines, strict=True):
                     history.append(line)
-                if job.keeping is not None and job.keeping.is_due(job.names):
+                if job.keeping is not None and job.keeping.is_due(job.names, size):
                     job.keeping.keep(job.names, fleet.snapshot(), histories)
                 on_epoch(lines)
         except KeyboardInterrupt:
