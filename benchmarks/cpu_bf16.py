@@ -1,0 +1,119 @@
+"""Products in bf16 on a CPU that has instructions for it: whether they make the engine's update quicker.
+
+    python benchmarks/cpu_bf16.py --record results/cpu-bf16.jsonl
+
+One seed of the paper's full ladder on two threads. Four programs: compiled in float32, which is the engine's; compiled
+under autocast; compiled with casts beside every product; and the same with product and casts as one operation that the
+compiler does not look into. On a chip without such instructions bf16 is emulated, and slow.
+"""
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tikas.experiments.bench import epochs_of, interleave, start_fleet
+from tikas.experiments.bench_script import headline
+from tikas.experiments.records import append, hardware, revision, versions
+from tikas.model import dense
+from tikas.training.fleet import Fleet
+from tikas.training.recipe import Recipe
+
+CPU = torch.device("cpu")
+IN_FLOAT32 = dense.product
+
+
+class _Cast(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        x, weight = x.bfloat16(), weight.bfloat16()
+        ctx.save_for_backward(x, weight)
+        return (x @ weight.mT).float()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
+        x, weight = ctx.saved_tensors
+        gradient = gradients[0].bfloat16()
+        return (gradient @ weight).float(), (gradient.mT @ x).float()
+
+
+@torch.library.custom_op("tikas_benchmark::product", mutates_args=())
+def _product(x: Tensor, weight: Tensor) -> Tensor:
+    return (x.bfloat16() @ weight.bfloat16().mT).float()
+
+
+@torch.library.custom_op("tikas_benchmark::product_back", mutates_args=())
+def _product_back(gradient: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    gradient = gradient.bfloat16()
+    return (gradient @ weight.bfloat16()).float(), (gradient.mT @ x.bfloat16()).float()
+
+
+@_product.register_fake
+def _(x: Tensor, weight: Tensor) -> Tensor:
+    return x.new_empty(len(x), len(weight))
+
+
+@_product_back.register_fake
+def _(_: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(x), torch.empty_like(weight)
+
+
+def _keep_factors(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:  # noqa: ARG001
+    ctx.save_for_backward(*inputs)
+
+
+_product.register_autograd(
+    lambda ctx, gradient: _product_back(gradient.contiguous(), *ctx.saved_tensors), setup_context=_keep_factors
+)
+
+
+def fleet_with(product: Callable[[Tensor, Tensor], Tensor], *, autocast: bool = False) -> Fleet:
+    """A fleet of one whose update is compiled with these products."""
+    fleet = start_fleet(Recipe(), CPU, updates=10, program="plain")
+    costs = fleet.ladder.costs
+
+    def run(**batch: Any) -> Any:
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            return costs(**batch)
+
+    train_epoch = fleet.train_epoch
+
+    def with_these_products(rates: Tensor) -> Tensor:
+        dense.product = product
+        return train_epoch(rates)
+
+    fleet.costs = torch.compile(run, dynamic=False)
+    fleet.train_epoch = with_these_products
+    return fleet
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=20.0, help="how long to time")
+    parser.add_argument("--record", help="a file to add the figures to")
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    print(headline(CPU), flush=True)
+    chip = {name: bool(getattr(torch.cpu, f"_is_{name}_supported")()) for name in ("avx512_bf16", "amx_tile")}
+    print(chip, flush=True)
+    fleets = {
+        "float32": fleet_with(IN_FLOAT32),
+        "bf16, autocast": fleet_with(IN_FLOAT32, autocast=True),
+        "bf16, casts compiled": fleet_with(lambda x, weight: _Cast.apply(x, weight)),
+        "bf16, products opaque": fleet_with(_product),
+    }
+    timings = interleave([epochs_of(fleet, name) for name, fleet in fleets.items()], CPU, arguments.seconds)
+    for name, timing in timings.items():
+        ratio = timings["float32"].ms / timing.ms
+        print(f"{name:24} {timing.ms:7.2f} ms an update, {ratio:.2f} times as quick as float32", flush=True)
+        if arguments.record:
+            figure = {"benchmark": "cpu_bf16", "what": name, "ms": timing.ms, "ratio": ratio, "chip": chip}
+            about = {"hardware": hardware(CPU), "versions": versions(), "revision": revision()}
+            append(arguments.record, {**figure, **about})
+
+
+if __name__ == "__main__":
+    main()
