@@ -38,8 +38,11 @@ MNIST = {
     ("bottom cost only", "1000"): "table1/bottom/1000",
     ("bottom cost only", "all"): "table1/bottom/all",
     ("Γ-model", "100"): "mnist-100-labels-gamma",
+    ("Γ-model", "1000"): "table1/gamma/1000",
+    ("Γ-model", "all"): "table1/gamma/all",
     ("supervised baseline", "100"): "mnist-100-labels-baseline",
     ("supervised baseline", "1000"): "table1/baseline/1000",
+    ("supervised baseline", "all"): "table1/baseline/all",
 }
 DIGITS = {"`SVC`, labels alone": "SVC on the labels", "`MLPClassifier`, labels alone": "MLPClassifier"}
 
@@ -87,6 +90,7 @@ def test_the_figures_in_the_text_are_those_of_the_records() -> None:
     forty, exact = records("mnist-100-labels"), [record["test_error"] for record in records("mnist-100-labels-exact")]
     fifty = sorted(record["test_error"] for record in records("text/full/50"))
     fleet = {record["members"]: record["ms"] for record in records("fleet")}
+    convolutional = [record["test_error"] for record in records("table2/fc/100")]
     quick = records("mnist-100-labels-10-epochs-cpu")[0]
     timed = {record["what"]: record for record in records("bench") if "2 threads" in record["hardware"]}
     plain, engine = timed["plain PyTorch"], timed["engine"]
@@ -97,6 +101,7 @@ def test_the_figures_in_the_text_are_those_of_the_records() -> None:
         f"the mean is {mean(record['test_error_labeled_statistics'] for record in forty):.2f} %",
         f"same forty seeds give {mean(exact):.3f} ± {stdev(exact):.3f} %: one of them ends at {max(exact):.2f} %",
         f"two of forty end at {fifty[-2]:.0f} %, and the median is {median(fifty):.2f} %",
+        f"Conv-FC {spread(convolutional)} % over {len(convolutional)} seeds",
         f"{quick['test_error']:.2f} % in {quick['seconds']:.0f} s",
         f"{engine['ms']:.0f} ms there, that of a plain PyTorch ladder {plain['ms']:.0f}: {engine['ratio']:.1f} times",
     ):
