@@ -1,4 +1,4 @@
-"""Both estimators keep scikit-learn's conventions, but for what contradicts unlabelled rows and minibatches."""
+"""Both estimators keep scikit-learn's conventions, but for what contradicts unlabelled rows."""
 
 import os
 
@@ -18,12 +18,6 @@ QUICK = {
     "labeled_batch_size": 16,
 }
 
-WEIGHTS_ARE_NOT_REPETITIONS = {
-    "check_sample_weight_equivalence_on_dense_data": (
-        "a repeated row stands in other batches with other noise than a row of weight two, so that weights without a "
-        "zero differ too; and a row of weight zero still serves as an unlabelled one"
-    ),
-}
 MINUS_ONE_IS_NO_CLASS = {
     "check_classifiers_classes": (
         "its last labels are -1 and 1, and -1 marks rows without a label; its other labels are those of "
@@ -41,9 +35,7 @@ ESTIMATORS = (
 
 
 def expected_failures(estimator):
-    if isinstance(estimator, LadderClassifier):
-        return WEIGHTS_ARE_NOT_REPETITIONS | MINUS_ONE_IS_NO_CLASS
-    return WEIGHTS_ARE_NOT_REPETITIONS
+    return MINUS_ONE_IS_NO_CLASS if isinstance(estimator, LadderClassifier) else {}
 
 
 @pytest.mark.filterwarnings("ignore:.*fewer than a batch", "ignore::tikas.data.preprocess.ScaleWarning")

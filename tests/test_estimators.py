@@ -388,8 +388,8 @@ class TestWeights:
     def test_a_heavier_class_becomes_more_probable(self):
         heavier = classifier(class_weight={1: 20.0}).fit(IRIS, SEEN)
         assert heavier.predict_proba(IRIS)[:, 1].mean() > classifier().fit(IRIS, SEEN).predict_proba(IRIS)[:, 1].mean()
-        rows_heavier = classifier().fit(IRIS, SEEN, sample_weight=np.where(SEEN == 1, 20.0, 1.0))
-        assert_array_equal(rows_heavier.predict_proba(IRIS), heavier.predict_proba(IRIS))
+        rows_heavier = classifier().fit(IRIS, SEEN, sample_weight=np.where(SEEN == 1, 20.0123, 1.0))
+        assert_allclose(rows_heavier.predict_proba(IRIS), heavier.predict_proba(IRIS), atol=1e-2)
 
     def test_balanced_weights_help_the_rare_class(self):
         rare = np.where((SEEN == 1) & (np.arange(150) > 60), -1, SEEN)
@@ -399,16 +399,44 @@ class TestWeights:
         )
         assert balanced[SPECIES == 1, 1].mean() > plain[SPECIES == 1, 1].mean()
 
-    def test_a_label_of_weight_zero_does_not_train(self):
+    @pytest.mark.parametrize("weight", [1.0, 3.0, 1.0 + 0.01 * np.pi * np.arange(150)], ids=["one", "three", "any"])
+    def test_a_row_of_weight_zero_is_not_there(self, weight):
         distrusted = np.arange(150) % 2 == 0
+        weights, left = np.where(distrusted, 0, weight), np.broadcast_to(weight, 150)[~distrusted]
         wrong = np.where(KNOWN & distrusted, (SPECIES + 1) % 3, SEEN)
-        model = classifier(labeled_batch_size=4).fit(IRIS, wrong, sample_weight=~distrusted)
-        without = classifier(labeled_batch_size=4).fit(IRIS, np.where(distrusted, -1, SEEN), sample_weight=np.ones(150))
+        model = classifier(labeled_batch_size=4).fit(np.where(distrusted[:, None], 50, IRIS), wrong, weights)
+        without = classifier(labeled_batch_size=4).fit(IRIS[~distrusted], SEEN[~distrusted], left)
         assert_array_equal(model.predict_proba(IRIS), without.predict_proba(IRIS))
         y = np.where(distrusted, 1e6, IRIS[:, 0])
-        model = regressor().fit(IRIS, y, sample_weight=~distrusted)
-        without = regressor().fit(IRIS, np.where(distrusted, np.nan, y), sample_weight=np.ones(150))
+        model = regressor().fit(IRIS, y, sample_weight=weights)
+        without = regressor().fit(IRIS[~distrusted], y[~distrusted], left)
         assert_array_equal(model.predict(IRIS), without.predict(IRIS))
+        assert_array_equal(model.transduction_, y)
+
+    @pytest.mark.parametrize("unit", [1, 0.1, 1e30])
+    def test_whole_weights_are_repetitions_of_labelled_and_unlabelled_rows(self, unit):
+        counts, values = np.arange(150) % 4, np.where(KNOWN, IRIS[:, 0], np.nan)
+        shuffled = np.random.default_rng(0).permutation(150)
+        for model, y in ((classifier(n_members=2), SEEN), (regressor(), values)):
+            weighted = clone(model).fit(IRIS[shuffled], y[shuffled], sample_weight=unit * counts[shuffled])
+            repeated = clone(model).fit(IRIS.repeat(counts, axis=0), y.repeat(counts))
+            assert_array_equal(weighted.transform(IRIS), repeated.transform(IRIS))
+            assert len(weighted.transduction_) == 150
+
+    def test_class_weights_and_repetitions_go_together(self):
+        counts = 1 + np.arange(150) % 2
+        weighted = classifier(class_weight="balanced").fit(IRIS, SEEN, sample_weight=counts)
+        repeated = classifier(class_weight="balanced").fit(IRIS.repeat(counts, axis=0), SEEN.repeat(counts))
+        assert_array_equal(weighted.predict_proba(IRIS), repeated.predict_proba(IRIS))
+
+    def test_weights_that_would_repeat_too_many_rows_count_in_the_cost(self):
+        weights = np.where(SEEN == 1, 1000.0, 1.0)
+        model = classifier(epochs=3).fit(IRIS, SEEN, sample_weight=weights)
+        assert_allclose(
+            model.predict_proba(IRIS),
+            classifier(epochs=3, class_weight={1: 1000.0}).fit(IRIS, SEEN).predict_proba(IRIS),
+            atol=1e-5,
+        )
 
     def test_weights_count_by_their_ratio_alone(self):
         weights = 1.0 + np.arange(150) % 4
@@ -430,6 +458,8 @@ class TestWeights:
             classifier().fit(IRIS, SEEN, sample_weight=SEEN != 1)
         with pytest.raises(ValueError, match=r"class_weight=\{1: -2\}: expected numbers of at least 0"):
             classifier(class_weight={1: -2}).fit(IRIS, SEEN)
+        with pytest.raises(ValueError, match=r"all but 1 have weight zero, .* marked in y"):
+            regressor().fit(IRIS, IRIS[:, 0], sample_weight=np.arange(150) == 3)
         with pytest.raises(ValueError, match=r"Every row with a target has weight zero"):
             regressor().fit(IRIS, np.where(KNOWN, IRIS[:, 0], np.nan), sample_weight=~KNOWN)
 
@@ -642,7 +672,7 @@ class TestFailure:
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
-            patch.setattr(LadderClassifier, "_answers_to_prepared", interrupted)
+            patch.setattr(LadderClassifier, "_answers_to", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 model.set_params(random_state=9).fit(IRIS, SEEN)
         assert the_same_objects(vars(model), {**attributes, "random_state": 9})

@@ -15,12 +15,13 @@ import torch
 from numpy.typing import ArrayLike
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 from torch import nn
 
 from tikas.data.preprocess import warn_of_few_rows
 from tikas.data.splits import Split
 from tikas.data.streams import Examples
+from tikas.data.weights import as_counts, places_of
 from tikas.estimators.answers import Answer, mean_answer
 from tikas.estimators.inputs import Array, TakesRows
 from tikas.estimators.members import build_around, own_randomness, settings_around_module
@@ -83,6 +84,22 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TakesRo
         if self.epochs is None:
             chosen["epochs"] = suitable_epochs(len(rows), Recipe(batch_size=self.batch_size).batch_size)
         return Recipe(**{**chosen, "data": "array", "labels": "all", "task": self.task})
+
+    def _counted(self, rows: Array, targets: Array, sample_weight: ArrayLike | None) -> tuple[Array, Array | None]:
+        """Where the rows are that are trained on, as often as each counts, and what they weigh if that says not all."""
+        counts = weights = None
+        if sample_weight is not None:
+            given = _check_sample_weight(sample_weight, rows, dtype=np.float64, ensure_non_negative=True)
+            counts = as_counts(given)
+            if counts is None:
+                counts, weights = (given > 0).astype(np.int64), given
+        places = places_of(rows, targets, counts)
+        if len(places) < 2:
+            raise ValueError(
+                f"Of {len(rows)} rows all but {len(places)} have weight zero, as if they were not there. Give at least "
+                "two a positive weight; rows without a label are marked in y."
+            )
+        return places, None if weights is None else weights[places]
 
     def _train(self, rows: Array, targets: Array, labeled: Array, outputs: int, weights: Array | None) -> None:
         """Train the members on prepared rows and keep what came out."""
@@ -207,13 +224,11 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TakesRo
             )
         return ladders
 
-    def _answers_to_prepared(self, rows: Array, asked: Answer) -> Array:
-        """What all members together answer for the rows that they were trained on."""
-        return mean_answer(self.ladders_, rows, asked, device=self.device)
-
     def _answers(self, X: ArrayLike, asked: Answer) -> Array:
-        """What they answer for X as it comes."""
-        rows = self._check_rows(X)
+        """What all members together answer for X as it comes."""
+        return self._answers_to(self._check_rows(X), asked)
+
+    def _answers_to(self, rows: Array, asked: Answer) -> Array:
         return mean_answer(self.ladders_, rows, asked, device=self.device, prepare=self._as_taken)
 
     def transform(self, X: ArrayLike) -> Array:

@@ -149,7 +149,10 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
         y : array-like of shape (n_samples,)
             Classes; -1 where there is no label, or None, NaN or ``pd.NA``.
         sample_weight : array-like of shape (n_samples,), optional
-            How much each labelled row counts in the supervised cost; one of weight zero counts as unlabelled.
+            How much each row counts, by the ratios alone. Where these are those of small whole numbers (that add up to
+            no more than ten times the rows), a row of weight two is as if it were there twice, and the result the same
+            to the last digit. Other weights count labelled rows in the supervised cost. A row of weight zero is always
+            as if it were not there; one that is to serve without its label is marked in y.
 
         Returns
         -------
@@ -184,12 +187,14 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
                     f"warm_start=True: the fitted model knows the classes {before.tolist()}, and y holds "
                     f"{classes.tolist()}. Fit on labels of the same classes, or set warm_start=False."
                 )
-            weights = label_weights(codes, classes, sample_weight, self.class_weight)
-            rows = self._prepare(rows)
-            check_scale(self._columns(rows), getattr(self, "feature_names_in_", None))
-            self._train(rows, codes, codes != NO_LABEL, len(classes), weights)
+            label_weights(codes, classes, sample_weight, self.class_weight)  # of all rows: no class may be left out
+            places, weights = self._counted(rows, codes, sample_weight)
+            counted, taken = codes[places], self._prepare(rows[places])
+            check_scale(self._columns(taken), getattr(self, "feature_names_in_", None))
+            weights = label_weights(counted, classes, weights, self.class_weight)
+            self._train(taken, counted, counted != NO_LABEL, len(classes), weights)
             self.classes_ = classes
-            predicted = self._answers_to_prepared(rows, "probabilities").argmax(1)
+            predicted = self._answers_to(rows, "probabilities").argmax(1)
             self.transduction_ = classes[np.where(codes == NO_LABEL, predicted, codes)]
         return self
 

@@ -91,20 +91,18 @@ class LadderRegressor(RegressorMixin, LadderEstimator):  # type: ignore[misc]
                 raise ValueError(
                     f"None of the {len(rows)} rows has a target (NaN marks those without). Give at least one."
                 )
-            weights = None
-            if sample_weight is not None:
-                weights = _check_sample_weight(sample_weight, rows, dtype=np.float64, ensure_non_negative=True)
-                if not weights[given].any():
-                    raise ValueError("Every row with a target has weight zero; give at least one a positive weight.")
-            rows = self._prepare(rows)
-            check_scale(self._columns(rows), getattr(self, "feature_names_in_", None))
+            places, weights = self._counted(rows, values, sample_weight)
+            counted, learned = values[places], given[places]
+            if not learned.any():
+                raise ValueError("Every row with a target has weight zero; give at least one a positive weight.")
+            taken = self._prepare(rows[places])
+            check_scale(self._columns(taken), getattr(self, "feature_names_in_", None))
             if not (self.warm_start and hasattr(self, "target_mean_")):  # ladders that go on keep their scale
-                learned = values[given if weights is None else given & (weights > 0)]
-                self.target_deviation_ = _deviation(learned)
-                self.target_mean_ = float(learned.mean())
-            standard = np.nan_to_num((values - self.target_mean_) / self.target_deviation_).astype(np.float32)
-            self._train(rows, standard[:, None], given, 1, weights)
-            self.transduction_ = np.where(given, values, self._values(self._answers_to_prepared(rows, "outputs")))
+                self.target_deviation_ = _deviation(counted[learned])
+                self.target_mean_ = float(counted[learned].mean())
+            standard = np.nan_to_num((counted - self.target_mean_) / self.target_deviation_).astype(np.float32)
+            self._train(taken, standard[:, None], learned, 1, weights)
+            self.transduction_ = np.where(given, values, self._values(self._answers_to(rows, "outputs")))
         return self
 
     def _values(self, outputs: Array) -> Array:
