@@ -104,6 +104,9 @@ def goes_on(name: str) -> bool:
     one.train_epoch(rates)
     other.go_on_from(one.snapshot(), updates=len(rates))
     same_costs = torch.equal(one.train_epoch(rates), other.train_epoch(rates))
+    plain = fleet_of(Fleet, name)
+    plain.go_on_from(one.snapshot(), updates=2 * len(rates))
+    assert all(torch.equal(kept, one.snapshot()[key]) for key, kept in plain.snapshot().items())
     return same_costs and all(
         torch.equal(getattr(getattr(one.parameters, kind), buffer), getattr(getattr(other.parameters, kind), buffer))
         for kind in ("matrices", "vectors")

@@ -13,7 +13,7 @@ from tikas.training import keeping
 from tikas.training.captured import CapturedFleet, SideBySide
 from tikas.training.fit import fit
 from tikas.training.fleet import Fleet, build_ladder
-from tikas.training.keeping import Keeping
+from tikas.training.keeping import Folder, Keeping
 from tikas.training.loop import Progress, Trained
 from tikas.training.recipe import Recipe
 
@@ -143,10 +143,10 @@ def test_training_that_was_cut_short_goes_on_from_there(
         return fit(Examples(rows, targets, 3), splits, recipe, [3, 4], device="cuda:0", on_epoch=on_epoch, keep=keep)
 
     whole = train(None, epochs=99)
-    assert train(Keeping(tmp_path, every=0), epochs=2).interrupted
-    keep = Keeping(tmp_path, every=0)
+    assert train(Keeping(Folder(tmp_path), every=0), epochs=2).interrupted
+    keep = Keeping(Folder(tmp_path), every=0)
     parts = train(keep, epochs=99)
-    assert keep.continued == [2]
+    assert list(keep.continued.values()) == [[2], [2]]
     assert_same(*((_supervised(each), each.ladders) for each in (parts, whole)))
 
 

@@ -217,7 +217,7 @@ def out_of_memory_beyond(members: int, monkeypatch: pytest.MonkeyPatch, epochs: 
     tried: list[list[int]] = []
 
     def train(
-        job: Job, device: torch.device, on_epoch: Callable[[History], None], stop: Event, kept: Kept | None
+        job: Job, device: torch.device, on_epoch: Callable[[History], None], stop: Event, kept: Sequence[Kept] | None
     ) -> Trained:
         tried.append(list(job.seeds))
         if len(job.seeds) > members:
@@ -391,7 +391,7 @@ def test_an_error_on_one_device_is_raised_and_ends_the_others(monkeypatch):
     epochs: list[int] = []
 
     def train(
-        job: Job, device: torch.device, on_epoch: Callable[[History], None], stop: Event, kept: Kept | None
+        job: Job, device: torch.device, on_epoch: Callable[[History], None], stop: Event, kept: Sequence[Kept] | None
     ) -> Trained:
         if SEEDS[0] in job.seeds:
             raise ArithmeticError("no longer finite")
@@ -408,7 +408,7 @@ def test_an_error_on_one_device_is_raised_and_ends_the_others(monkeypatch):
 
 def test_an_error_on_a_later_device_ends_those_before_it(monkeypatch):
     def train(
-        job: Job, device: torch.device, on_epoch: Callable[[History], None], stop: Event, kept: Kept | None
+        job: Job, device: torch.device, on_epoch: Callable[[History], None], stop: Event, kept: Sequence[Kept] | None
     ) -> Trained:
         if SEEDS[-1] in job.seeds:
             raise ArithmeticError("no longer finite")

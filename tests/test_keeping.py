@@ -16,16 +16,17 @@ from tikas.data.streams import Examples
 from tikas.experiments.cells import Cell
 from tikas.experiments.ledger import Ledger
 from tikas.experiments.protocol import Setting
+from tikas.experiments.readings import reading
 from tikas.experiments.records import read
 from tikas.experiments.reproduce import UNFINISHED, reproduce
 from tikas.experiments.run import load_rows
 from tikas.experiments.tasks import Task
 from tikas.model.ladder import Ladder
-from tikas.training import keeping, loop
+from tikas.training import checkpoint, keeping, loop
 from tikas.training.fit import fit
 from tikas.training.fleet import Fleet, build_ladder
-from tikas.training.keeping import Keeping, name_of
-from tikas.training.loop import Build, Progress, Trained
+from tikas.training.keeping import Folder, Keeping, Memory, name_of
+from tikas.training.loop import Build, Progress, Trained, TrainingDivergedError
 from tikas.training.recipe import Recipe
 
 CLASSES = np.arange(60) % 3
@@ -95,37 +96,29 @@ def build_module(_: Recipe, shape: Sequence[int], outputs: int, seed: int | None
 )
 def test_training_that_was_cut_short_goes_on_to_the_same_weights(tmp_path, recipes, build):
     whole = train(recipes, build=build)
-    cut = train(recipes, Keeping(tmp_path, every=0), epochs=EPOCHS_BEFORE, build=build)
+    cut = train(recipes, Keeping(Folder(tmp_path), every=0), epochs=EPOCHS_BEFORE, build=build)
     assert cut.interrupted
     told: list[Progress] = []
-    keep = Keeping(tmp_path, every=0)
+    keep = Keeping(Folder(tmp_path), every=0)
     assert_the_same(train(recipes, keep, told=told, build=build), whole)
     assert [progress.epoch for progress in told] == [EPOCHS_BEFORE, 3, 4, 5]
     assert f"{EPOCHS_BEFORE} epochs behind them" in told[0].doing
-    assert keep.continued == [EPOCHS_BEFORE]
-    assert keep.seconds_before > 0
+    assert list(keep.continued.values()) == [[EPOCHS_BEFORE]] * len(recipes)
 
 
 def test_it_can_be_cut_short_again_and_again(tmp_path):
     for epochs in (1, 2, 4):
-        keep = Keeping(tmp_path, every=0)
+        keep = Keeping(Folder(tmp_path), every=0)
         train([RECIPE], keep, epochs=epochs)
-    last = Keeping(tmp_path, every=0)
+    last = Keeping(Folder(tmp_path), every=0)
     assert_the_same(train([RECIPE], last), train([RECIPE]))
-    assert last.continued == [1, 2, 4]
-
-
-def test_training_that_lost_its_result_is_not_trained_again(tmp_path):
-    train([RECIPE], Keeping(tmp_path, every=0))
-    told: list[Progress] = []
-    assert_the_same(train([RECIPE], Keeping(tmp_path, every=0), told=told), train([RECIPE]))
-    assert not [progress for progress in told if progress.members]
+    assert list(last.continued.values()) == [[1, 2, 4]]
 
 
 def test_members_go_on_in_smaller_company(tmp_path):
-    train(OWN_RATES, Keeping(tmp_path, every=0), epochs=EPOCHS_BEFORE)
+    train(OWN_RATES, Keeping(Folder(tmp_path), every=0), epochs=EPOCHS_BEFORE)
     told: list[Progress] = []
-    alone = train(OWN_RATES[:1], Keeping(tmp_path, every=0), told=told)
+    alone = train(OWN_RATES[:1], Keeping(Folder(tmp_path), every=0), told=told)
     assert told[0].epoch == EPOCHS_BEFORE
     for ours, theirs in zip(alone.ladders[0].parameters(), train(OWN_RATES[:1]).ladders[0].parameters(), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-4)  # stacked products add in another order
@@ -135,16 +128,15 @@ def test_members_go_on_in_smaller_company(tmp_path):
     "other",
     [
         {"recipes": [replace(RECIPE, epochs=6)]},
-        {"recipes": [RECIPE, RECIPE]},
         {"recipes": [RECIPE], "rows": examples(1.01)},
         {"recipes": [RECIPE], "keep": "another attachment"},
     ],
-    ids=["another recipe", "another member", "other rows", "something else"],
+    ids=["another recipe", "other rows", "something else"],
 )
 def test_nothing_goes_on_from_what_was_kept_of_others(tmp_path, other):
-    train([RECIPE], Keeping(tmp_path, every=0), epochs=EPOCHS_BEFORE)
+    train([RECIPE], Keeping(Folder(tmp_path), every=0), epochs=EPOCHS_BEFORE)
     told: list[Progress] = []
-    train(**{**other, "keep": Keeping(tmp_path, other.get("keep", ""), every=0)}, told=told)
+    train(**{**other, "keep": Keeping(Folder(tmp_path), other.get("keep", ""), every=0)}, told=told)
     assert told[0].epoch == 0
 
 
@@ -157,33 +149,64 @@ def test_names_tell_splits_and_devices_apart():
     assert names[2] == names[3]
 
 
+def test_members_that_were_kept_after_other_numbers_of_epochs_go_on_apart(tmp_path):
+    train([RECIPE] * 2, Keeping(Folder(tmp_path), every=0), epochs=EPOCHS_BEFORE)
+    train([RECIPE], Keeping(Folder(tmp_path), every=0), epochs=3)
+    told: list[Progress] = []
+    trained = train([RECIPE] * 3, Keeping(Folder(tmp_path), every=0), told=told)
+    assert [len(history) for history in trained.histories] == [5, 5, 5]
+    assert [progress.epoch for progress in told] == [3, 4, 5, 7, 8, 9, 10, 11, 12, 13, 14, 15]
+    assert [progress.epochs for progress in told] == [15] * 12
+
+
 def test_what_is_discarded_is_gone_and_nothing_else(tmp_path):
-    mine, others = (Keeping(tmp_path, what, every=0) for what in ("mine", "others"))
+    store = Folder(tmp_path / "unfinished")
+    mine, others = (Keeping(store, what, every=0) for what in ("mine", "others"))
     for keep in (mine, others):
         train([RECIPE], keep, epochs=EPOCHS_BEFORE)
-    assert len(list(tmp_path.iterdir())) == 2
-    found = Keeping(tmp_path, "mine", every=0)
-    train([RECIPE], found)
-    found.discard()
-    assert len(list(tmp_path.iterdir())) == 1
+    mine.discard(mine.names)
+    assert [path.stem for path in store.path.iterdir()] == list(others.names)
+    others.discard(others.names)
+    assert not store.path.exists()
 
 
-def test_files_of_others_and_half_files_are_passed_over(tmp_path):
-    train([RECIPE], Keeping(tmp_path, every=0), epochs=EPOCHS_BEFORE)
+@pytest.mark.parametrize("length", [0, 100, -50], ids=["empty", "half a header", "half of what it holds"])
+def test_a_damaged_file_is_passed_over(tmp_path, length):
+    train([RECIPE], Keeping(Folder(tmp_path), every=0), epochs=EPOCHS_BEFORE)
     (kept,) = tmp_path.iterdir()
-    (tmp_path / "half.safetensors").write_bytes(kept.read_bytes()[:100])
-    (tmp_path / "foreign.safetensors").write_bytes(b"something else altogether")
-    told: list[Progress] = []
-    train([RECIPE], Keeping(tmp_path, every=0), told=told)
-    assert told[0].epoch == EPOCHS_BEFORE
+    kept.write_bytes(kept.read_bytes()[:length])
+    assert_the_same(train([RECIPE], Keeping(Folder(tmp_path), every=0)), train([RECIPE]))
 
 
-def test_a_folder_that_cannot_be_written_is_warned_of_once_and_loses_nothing(tmp_path):
-    (tmp_path / "file").write_text("no folder")
-    with pytest.warns(UserWarning, match=r"goes on, but cannot be taken up again") as caught:
-        trained = train([RECIPE], Keeping(tmp_path / "file", every=0))
-    assert len(caught) == 1
-    assert_the_same(trained, train([RECIPE]))
+def test_a_model_of_that_name_is_passed_over(tmp_path):
+    keep = Keeping(Folder(tmp_path), every=0)
+    train([RECIPE], keep, epochs=EPOCHS_BEFORE)
+    (kept,) = tmp_path.iterdir()
+    tensors, header = checkpoint.read(kept)
+    checkpoint.write(kept, tensors, {**header, "kind": "something else"})
+    assert keep.epochs(keep.names[0]) == 0
+    assert keep.take_up(keep.names) is None
+
+
+def out_of_memory(*_: object) -> None:
+    raise MemoryError("no room for a copy")
+
+
+def no_folder(folder: Folder, *_: object) -> None:
+    raise NotADirectoryError(20, "Not a directory", str(folder.path))
+
+
+@pytest.mark.parametrize(
+    ("target", "fail", "reason"),
+    [(Folder, no_folder, r"in .*unfinished.*Not a directory"), (Fleet, out_of_memory, "no room for a copy")],
+    ids=["a folder that cannot be written", "no memory for a snapshot"],
+)
+def test_what_cannot_be_kept_is_warned_of_and_loses_nothing(tmp_path, monkeypatch, target, fail, reason):
+    monkeypatch.setattr(target, "__setitem__" if target is Folder else "snapshot", fail)
+    with pytest.warns(UserWarning, match=rf"Training goes on, and could not be kept.*{reason}"):
+        trained = train([RECIPE] * 2, Keeping(Folder(tmp_path / "unfinished"), every=0))
+    monkeypatch.undo()
+    assert_the_same(trained, train([RECIPE] * 2))
 
 
 def test_ladders_of_another_shape_are_refused_with_both_shapes(tmp_path):
@@ -192,15 +215,15 @@ def test_ladders_of_another_shape_are_refused_with_both_shapes(tmp_path):
     def build_wider(recipe: Recipe, shape: Sequence[int], outputs: int, seed: int | None) -> Ladder:
         return build_ladder(replace(recipe, network=(9, 6)), shape, outputs, seed)
 
-    train([RECIPE], Keeping(tmp_path, every=0), epochs=EPOCHS_BEFORE)
-    with pytest.raises(ValueError, match=r"kept with shape \(1, 8\), .* ask for \(1, 9\)\. Delete what was kept"):
-        train([RECIPE], Keeping(tmp_path, every=0), build=build_wider)
+    train([RECIPE], Keeping(Folder(tmp_path), every=0), epochs=EPOCHS_BEFORE)
+    with pytest.raises(ValueError, match=r"kept with shape \(1, 8\), .* ask for \(1, 9\): .* Delete the folder"):
+        train([RECIPE], Keeping(Folder(tmp_path), every=0), build=build_wider)
 
 
 def test_ladders_to_go_on_from_are_not_kept_under_a_name():
     start = [build_ladder(RECIPE, (7,), 3, seed=0)]
     with pytest.raises(ValueError, match="Leave out either keep or start"):
-        fit(examples(), splits_of([RECIPE]), RECIPE, [0], start=start, keep=Keeping())
+        fit(examples(), splits_of([RECIPE]), RECIPE, [0], start=start, keep=Keeping(Memory()))
 
 
 def test_members_are_kept_no_more_often_than_asked_for(tmp_path, monkeypatch):
@@ -208,7 +231,7 @@ def test_members_are_kept_no_more_often_than_asked_for(tmp_path, monkeypatch):
     clock = iter(range(0, 10_000, 10))
     monkeypatch.setattr(keeping.time, "monotonic", lambda: float(next(clock)))
     snapshots = count_snapshots(monkeypatch)
-    train([replace(RECIPE, epochs=12)], Keeping(tmp_path, every=45))
+    train([replace(RECIPE, epochs=12)], Keeping(Folder(tmp_path), every=45))
     assert len(snapshots) == 1  # it took ten of these seconds, and a hundred times that is to pass before the next
 
 
@@ -217,7 +240,7 @@ def test_members_too_large_to_be_kept_soon_are_not_kept_at_first(tmp_path, monke
     snapshots = count_snapshots(monkeypatch)
     for bytes_a_second, kept in ((1.0, 0), (1e12, 1)):
         monkeypatch.setattr(keeping, "BYTES_A_SECOND", bytes_a_second)
-        train([replace(RECIPE, epochs=1)], Keeping(tmp_path, every=0))
+        train([replace(RECIPE, epochs=2)], Keeping(Folder(tmp_path), every=0))
         assert len(snapshots) == kept
 
 
@@ -233,7 +256,7 @@ def count_snapshots(monkeypatch: pytest.MonkeyPatch) -> list[Fleet]:
 
 
 def test_a_fleet_that_runs_out_of_memory_halfway_goes_on_in_halves_from_there(monkeypatch):
-    monkeypatch.setattr(keeping.Keeping.__init__, "__defaults__", (None, "", 0.0))
+    monkeypatch.setattr(keeping, "SECONDS_BETWEEN", 0.0)
     whole, epochs, train_epoch = train(OWN_RATES), list[tuple[int, int]](), loop._train_epoch
 
     def out_of_memory_in_the_fourth(fleet: Fleet, job: object, epoch: int) -> object:
@@ -262,7 +285,9 @@ TASKS: dict[str, Callable[[], Task]] = {
 }
 
 
-def measure(task: Task, out: Path, monkeypatch: pytest.MonkeyPatch, *, until: int | None = None) -> list[int]:
+def measure(
+    task: Task, out: Path, monkeypatch: pytest.MonkeyPatch, *, until: int | None = None, most: int = 40
+) -> list[int]:
     """Measure it, or be interrupted after so many epochs; which epochs were trained."""
     epochs, train_epoch = list[int](), loop._train_epoch
 
@@ -274,8 +299,8 @@ def measure(task: Task, out: Path, monkeypatch: pytest.MonkeyPatch, *, until: in
 
     with monkeypatch.context() as patch:
         patch.setattr(loop, "_train_epoch", counted)
-        patch.setattr(keeping.Keeping.__init__, "__defaults__", (None, "", 0.0))
-        reproduce([task], Ledger.read(out), out, lambda _: load_rows("digits"), device="cpu")
+        patch.setattr(keeping, "SECONDS_BETWEEN", 0.0)
+        reproduce([task], Ledger.read(out), out, lambda _: load_rows("digits"), device="cpu", most=most)
     return epochs
 
 
@@ -284,9 +309,9 @@ def test_what_was_interrupted_goes_on_where_it_stopped(tmp_path, monkeypatch, ki
     task, parts, whole = TASKS[kind](), tmp_path / "parts" / "paper.jsonl", tmp_path / "whole" / "paper.jsonl"
     assert measure(task, parts, monkeypatch, until=3) == [1, 2]
     assert not parts.exists()
-    assert len(os.listdir(parts.parent / UNFINISHED)) == 1
+    assert len(os.listdir(parts.parent / UNFINISHED)) == 2
     assert measure(task, parts, monkeypatch) == [3, 4]
-    assert os.listdir(parts.parent / UNFINISHED) == []
+    assert not (parts.parent / UNFINISHED).exists()
     measure(task, whole, monkeypatch)
     for one, other in zip(read(parts), read(whole), strict=True):
         assert one.pop("continued_after_epochs") == [2]
@@ -295,3 +320,36 @@ def test_what_was_interrupted_goes_on_where_it_stopped(tmp_path, monkeypatch, ki
             assert one.pop(timed) > 0
             assert other.pop(timed) > 0
         assert one == other
+
+
+def test_what_was_interrupted_goes_on_in_smaller_fleets_too(tmp_path, monkeypatch):
+    cell, out = Cell("table0/quick/50", QUICK, seeds=4), tmp_path / "paper.jsonl"
+    measure(cell, out, monkeypatch, until=3)
+    assert measure(cell, out, monkeypatch, most=2) == [3, 4, 3, 4]
+    assert [record["continued_after_epochs"] for record in read(out)] == [[2]] * 4
+    assert not (tmp_path / UNFINISHED).exists()
+
+
+def test_what_diverged_is_not_kept(tmp_path, monkeypatch):
+    """From there it would diverge again."""
+    cell, out, train_epoch = Cell("table0/quick/50", QUICK, seeds=1), tmp_path / "paper.jsonl", loop._train_epoch
+
+    def diverging(fleet: Fleet, job: object, epoch: int) -> object:
+        if epoch == 3:
+            raise TrainingDivergedError("no longer finite")
+        return train_epoch(fleet, job, epoch)
+
+    monkeypatch.setattr(loop, "_train_epoch", diverging)
+    monkeypatch.setattr(keeping, "SECONDS_BETWEEN", 0.0)
+    outcome = reproduce([cell], Ledger(), out, lambda _: load_rows("digits"), device="cpu")
+    assert [name for name, _ in outcome.failures] == [cell.name]
+    assert not (tmp_path / UNFINISHED).exists()
+
+
+def test_seconds_of_what_was_interrupted_are_told_apart(tmp_path, monkeypatch):
+    cell, out = Cell("table0/quick/50", QUICK, seeds=2), tmp_path / "paper.jsonl"
+    measure(cell, out, monkeypatch, until=3)
+    measure(cell, out, monkeypatch)
+    found = reading(cell, Ledger.read(out))
+    assert found is not None
+    assert found.seconds == pytest.approx(np.mean([4 * record["seconds_per_epoch"] / 2 for record in read(out)]))

@@ -280,6 +280,27 @@ def test_settings_of_a_study_train_as_one_fleet_and_each_learns_what_it_would_al
         assert one["validation_error"] == pytest.approx(other["validation_error"], abs=0.67)  # two rows of 300
 
 
+def test_settings_of_a_study_may_differ_in_their_labels(tmp_path: Path) -> None:
+    recipe = replace(QUICK, validation=300)
+    tasks = [Setting(f"study/labels/{n}", replace(recipe, labels=n), seeds=1) for n in (50, 500)]
+    reproduce(tasks, Ledger(), tmp_path / "together.jsonl", digits)
+    for task in tasks:
+        reproduce([task], Ledger(), tmp_path / "alone.jsonl", digits)
+    together, alone = (read(tmp_path / f"{name}.jsonl") for name in ("together", "alone"))
+    assert [record["members"] for record in together] == [2, 2]
+    for one, other in zip(together, alone, strict=True):
+        assert one["costs"]["supervised"] == pytest.approx(other["costs"]["supervised"], rel=1e-4)
+
+
+def test_cells_that_share_a_program_and_no_fleet_go_on_one_after_another(tmp_path: Path) -> None:
+    """Whether a number of labels is all of them is known when the rows are."""
+    cells = [replace(CELL, name=f"table0/quick/{n}", recipe=replace(QUICK, labels=n), seeds=1) for n in (50, 1297)]
+    lines = list[str]()
+    outcome = reproduce(cells, Ledger(), tmp_path / "paper.jsonl", digits, tell=lines.append)
+    assert (outcome.measured, outcome.failures) == (2, ())
+    assert "one after another" in lines[0]
+
+
 def test_neighbouring_cells_of_one_program_train_as_one_fleet(tmp_path: Path) -> None:
     together, alone = tmp_path / "together.jsonl", tmp_path / "alone.jsonl"
     cells = [

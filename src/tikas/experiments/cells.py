@@ -107,7 +107,8 @@ def program_of(recipe: Recipe, attached: int | None = None) -> Hashable:
     alike = (getattr(recipe, field.name) for field in fields(Recipe) if field.name not in OF_A_MEMBER)
     weights = recipe.levels_of_costs()
     costs = [weight > 0 for weight in weights] if attached is None else weights
-    return attached, recipe.labels == "all", *alike, *costs
+    labels = recipe.labels if recipe.calibration == "labeled" else recipe.labels == "all"
+    return attached, labels, *alike, *costs
 
 
 @dataclass(frozen=True)

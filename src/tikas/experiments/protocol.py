@@ -16,12 +16,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tikas.data.splits import split
 from tikas.data.streams import Examples
 from tikas.data.whitening import Whitening
 from tikas.experiments.appendix import build_for
 from tikas.experiments.cells import program_of
-from tikas.experiments.run import Rows, errors_on
+from tikas.experiments.run import Rows, errors_on, splits_of
 from tikas.training.fit import Progress, Trained, fit
 from tikas.training.keeping import Keeping
 from tikas.training.recipe import Recipe
@@ -140,7 +139,7 @@ def try_settings(
     on_epoch
         Called after every epoch.
     keep
-        Keeps training that is under way; what it had kept goes on, and its seconds count.
+        Keeps training that is under way; what it had kept goes on.
 
     Raises
     ------
@@ -162,12 +161,12 @@ def try_settings(
     if (recipe.preprocess == "whiten") != (rows.whitening is not None):
         raise ValueError(f"{settings[0].name}: preprocess={recipe.preprocess!r}. Load the rows with rows_for(recipe).")
     started = time.perf_counter()
-    labels = None if recipe.labels == "all" else recipe.labels
-    splits = [split(rows.y, labels, validation=recipe.validation, seed=seed) for seed in seeds]
+    recipes = [setting.recipe for setting in settings]
+    splits = splits_of(recipes, seeds, rows.y)
     trained = fit(
         Examples(torch.from_numpy(rows.x), torch.from_numpy(rows.y), len(rows.classes)),
         splits,
-        [setting.recipe for setting in settings],
+        recipes,
         seeds,
         device=device,
         on_epoch=on_epoch,
@@ -176,13 +175,12 @@ def try_settings(
     )
     errors, labeled_errors = [], []
     for ladder, chosen in zip(trained.ladders, splits, strict=True):
-        labeled = None if labels is None else torch.from_numpy(rows.x[chosen.labeled])
+        labeled = None if recipe.labels == "all" else torch.from_numpy(rows.x[chosen.labeled])
         held_out = rows.x[chosen.validation], rows.y[chosen.validation]
         error, labeled_error = errors_on(ladder, *held_out, labeled, device)
         errors.append(error)
         labeled_errors.append(labeled_error)
-    seconds = time.perf_counter() - started + (0.0 if keep is None else keep.seconds_before)
-    return Trial(trained, errors, labeled_errors, seconds)
+    return Trial(trained, errors, labeled_errors, time.perf_counter() - started)
 
 
 def choose(validation_errors: Mapping[Setting, Sequence[float]]) -> Setting:

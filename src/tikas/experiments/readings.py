@@ -27,7 +27,8 @@ class Reading:
     labeled
         With statistics of the labelled rows alone, as the paper's authors took them; None where there is no such kind.
     seconds
-        A fleet's time by its members, warm-up included, over the members on `hardware`.
+        A fleet's time by its members, warm-up included, over the members on `hardware` that were trained at one go;
+        where there are none, without warm-up.
     updates_seconds
         The same without warm-up: the median epoch's time, times the epochs.
     hardware
@@ -82,10 +83,15 @@ def reading(task: Task, ledger: Ledger) -> Reading | None:
     return Reading(
         errors={seed: record[figure] for seed, record in records.items()},
         labeled=Summary.of(known) if len(known) == len(records) else None,
-        seconds=mean(record["seconds"] / record["members"] for record in same),
+        seconds=_seconds(same),
         updates_seconds=_updates_seconds(same),
         hardware=hardware,
     )
+
+
+def _seconds(records: Iterable[Record]) -> float:
+    at_one_go = [record["seconds"] / record["members"] for record in records if "continued_after_epochs" not in record]
+    return mean(at_one_go) if at_one_go else _updates_seconds(records) or 0.0
 
 
 def _updates_seconds(records: Iterable[Record]) -> float | None:

@@ -20,7 +20,7 @@ from tikas.experiments.run import Rows, measure
 from tikas.experiments.tasks import Fleet, Member, Task, by_task, families, fleets_of, key_of, seeds_in_words, title_of
 from tikas.training.devices import suitable_device
 from tikas.training.fit import Progress, Trained
-from tikas.training.keeping import Keeping
+from tikas.training.keeping import Folder, Keeping
 
 OnEpoch = Callable[[Progress], None] | None
 Load = Callable[[Task], Rows]
@@ -127,9 +127,9 @@ def reproduce(
                         outcome = replace(outcome, measured=outcome.measured + 1)
             except (InterruptedMeasuringError, KeyboardInterrupt):
                 return replace(outcome, interrupted=True)
-            except (ArithmeticError, OSError, RuntimeError, ValueError) as error:
+            except (ArithmeticError, MemoryError, OSError, RuntimeError, ValueError) as error:
                 alone = by_task(fleet)
-                if len(alone) > 1 and isinstance(error, ArithmeticError):
+                if len(alone) > 1 and isinstance(error, ArithmeticError | ValueError):
                     tell(f"{title_of(fleet)}: {error} They go on one after another.")
                     fleets = [*alone, *fleets]
                     continue
@@ -155,13 +155,27 @@ def _line(records: Sequence[Mapping[str, Any]]) -> str:
 def _measure(
     fleet: Fleet, rows: Rows, device: str | None, on_epoch: OnEpoch, unfinished: Path
 ) -> Iterator[dict[str, Any]]:
-    """A record of every member, whole when it is given; what is under way is kept until the last is asked for."""
+    """A record of every member, whole when it is given; a member is kept until the next record is asked for."""
     task, seeds = fleet[0].task, [member.seed for member in fleet]
     if isinstance(task, Rival):
         for seed in seeds:
             yield measure_rival(task, seed, rows)
         return
-    keep = Keeping(unfinished, what=f"attached to {task.attached}")
+    keep = Keeping(Folder(unfinished), what=f"attached to {task.attached}")
+    try:
+        trained, errors, seconds = _train(fleet, rows, device, on_epoch, keep)
+    except ArithmeticError:
+        if len(by_task(fleet)) == 1:  # from where it was kept it would diverge again
+            keep.discard(keep.names)
+        raise
+    yield from _records(fleet, trained, errors, seconds, device, keep)
+
+
+def _train(
+    fleet: Fleet, rows: Rows, device: str | None, on_epoch: OnEpoch, keep: Keeping
+) -> tuple[Trained, list[dict[str, float]], float]:
+    """The members of cells or of settings, the figures of each, and the time of all."""
+    task, seeds = fleet[0].task, [member.seed for member in fleet]
     if isinstance(task, Setting):
         settings = [member.task for member in fleet if isinstance(member.task, Setting)]
         trial = try_settings(settings, seeds, training_rows(rows), device=device, on_epoch=on_epoch, keep=keep)
@@ -169,13 +183,12 @@ def _measure(
             {"validation_error": error, "validation_error_labeled_statistics": as_authors}
             for error, as_authors in zip(trial.validation_errors, trial.labeled_statistics_errors, strict=True)
         ]
-        yield from _records(fleet, trial.trained, errors, trial.seconds, device, keep.continued)
-    else:
-        recipes = [member.task.recipe for member in fleet if isinstance(member.task, Cell)]
-        build = build_for(task.attached)
-        measured = measure(recipes, seeds, rows, device=device, on_epoch=on_epoch, build=build, keep=keep)
-        yield from _records(fleet, measured.trained, errors_of(measured), measured.seconds, device, keep.continued)
-    keep.discard()
+        return trial.trained, errors, trial.seconds
+    cells = [member.task for member in fleet if isinstance(member.task, Cell)]
+    build = build_for(cells[0].attached)
+    recipes = [cell.recipe for cell in cells]
+    measured = measure(recipes, seeds, rows, device=device, on_epoch=on_epoch, build=build, keep=keep)
+    return measured.trained, errors_of(measured), measured.seconds
 
 
 def _records(
@@ -184,17 +197,19 @@ def _records(
     errors: Sequence[Mapping[str, float]],
     seconds: float,
     device: str | None,
-    continued: Sequence[int],
+    keep: Keeping,
 ) -> Iterator[dict[str, Any]]:
     """Of the members that were trained to their end: a fleet that memory had split may be interrupted in between."""
     where = suitable_device(device)
-    for (task, seed), history, figures in zip(fleet, trained.histories, errors, strict=True):
+    for (task, seed), name, history, figures in zip(fleet, keep.names, trained.histories, errors, strict=True):
         if not isinstance(task, Rival) and len(history) == task.recipe.epochs:
+            continued = keep.continued.get(name)
             yield {
                 "cell": task.name,
                 **({} if task.attached is None else {"attached": task.attached}),
                 **member_record(task.recipe, seed, history, figures, len(fleet), seconds, where),
-                **({"continued_after_epochs": list(continued)} if continued else {}),
+                **({"continued_after_epochs": continued} if continued else {}),
             }
+            keep.discard([name])
     if trained.interrupted:
         raise InterruptedMeasuringError(f"{title_of(fleet)} were interrupted")

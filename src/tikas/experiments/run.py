@@ -19,7 +19,7 @@ from tikas.data.images import as_images
 from tikas.data.kinds import kind_of
 from tikas.data.labels import encode_labels
 from tikas.data.preprocess import check_scale, warn_of_few_rows
-from tikas.data.splits import split
+from tikas.data.splits import Split, split
 from tikas.data.streams import Examples
 from tikas.data.whitening import Whitening
 from tikas.estimators import LadderClassifier
@@ -184,7 +184,7 @@ def measure(
 ) -> Measured:
     """As `run`, for members of several recipes that one program can train: one recipe and one seed for each.
 
-    Training that `keep` had kept goes on, and its seconds count.
+    Training that `keep` had kept goes on; the seconds are those of this call.
 
     Examples
     --------
@@ -195,10 +195,7 @@ def measure(
     for recipe in recipes:
         _check_recipe(recipe, rows)
     started = time.perf_counter()
-    splits = [
-        split(rows.train_y, None if recipe.labels == "all" else recipe.labels, validation=recipe.validation, seed=seed)
-        for recipe, seed in zip(recipes, seeds, strict=True)
-    ]
+    splits = splits_of(recipes, seeds, rows.train_y)
     warn_of_few_rows(len(splits[0].unlabeled), recipes[0].batch_size)
     examples = Examples(torch.from_numpy(rows.train_x), torch.from_numpy(rows.train_y), len(rows.classes))
     trained = fit(examples, splits, recipes, seeds, device=device, on_epoch=on_epoch, build=build, keep=keep)
@@ -209,8 +206,22 @@ def measure(
             error, labeled_error = errors_on(ladder, rows.test_x, rows.test_y, labeled, device)
             errors.append(error)
             labeled_errors.append(labeled_error)
-    seconds = time.perf_counter() - started + (0.0 if keep is None else keep.seconds_before)
-    return Measured(trained, errors, labeled_errors, seconds)
+    return Measured(trained, errors, labeled_errors, time.perf_counter() - started)
+
+
+def splits_of(recipes: Sequence[Recipe], seeds: Sequence[int], y: NDArray[np.int64]) -> list[Split]:
+    """Which rows each member sees with a label, without one, or not at all.
+
+    Examples
+    --------
+    >>> recipes = [Recipe(labels=3), Recipe(labels=6, validation=3)]
+    >>> [(len(part.labeled), len(part.validation)) for part in splits_of(recipes, [0, 1], np.arange(30) % 3)]
+    [(3, 0), (6, 3)]
+    """
+    return [
+        split(y, None if recipe.labels == "all" else recipe.labels, validation=recipe.validation, seed=seed)
+        for recipe, seed in zip(recipes, seeds, strict=True)
+    ]
 
 
 def _check_recipe(recipe: Recipe, rows: Rows) -> None:

@@ -32,7 +32,7 @@ class CapturedFleet(Fleet):
     graph: torch.cuda.CUDAGraph | None = None
     """A block of updates: the first epoch captures it, once its rows are drawn."""
     _gone_on_from: tuple[Mapping[str, Tensor], int] | None = None
-    """To be put in place again when warming up, which spoils Adam's moments, is over."""
+    """To be put in place again when warming up, which spoils Adam's moments, is over; Ctrl-C may come before."""
 
     def __init__(
         self, ladders: Sequence[Ladder], streams: Streams, *, compiled: bool = True, exact: bool = True

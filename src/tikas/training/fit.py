@@ -10,7 +10,7 @@ from tikas.data.streams import Examples
 from tikas.model.ladder import Ladder
 from tikas.training.fleet import build_ladder
 from tikas.training.groups import suitable_devices, train_in_groups
-from tikas.training.keeping import Keeping, name_of
+from tikas.training.keeping import Keeping, Memory, name_of
 from tikas.training.loop import Build, History, Job, Progress, Trained, TrainingDivergedError, error_of
 from tikas.training.recipe import Recipe
 
@@ -55,8 +55,9 @@ def fit(
     build
         Makes the members; by default the ladders that the recipe describes.
     keep
-        Keeps training that is under way, every minute or so, and has the same call go on from there, with the same
-        result to the last bit if it is on the same machine. What it kept is to be discarded when the result is safe.
+        Keeps training that is under way, every minute or so, and has the same call go on from there: on a CPU to the
+        same result, bit by bit, but for what a module of somebody else's draws by itself. What it kept is to be
+        discarded when the result is safe.
 
     Returns
     -------
@@ -91,8 +92,9 @@ def fit(
             raise ValueError("Ladders to go on from have no name to be kept under. Leave out either keep or start.")
         members = zip(recipes, seeds, splits, strict=True)
         names = [name_of(*member, examples, devices[0], keep.what) for member in members]
+        keep.names = names
     elif len(seeds) > 1:  # memory may part them
-        keep = Keeping()
+        keep = Keeping(Memory())
     job = Job(examples, splits, recipes, seeds, start, build, keep, names)
     return train_in_groups(job, devices, on_epoch)
 

@@ -227,27 +227,32 @@ class Fleet:
             Where the snapshot is of other ladders, or of another number of them.
         """
         self.place(snapshot, updates)
-        self.streams.go_on_from({name: snapshot[f"streams.{name}"] for name in self.streams.states()})
+        self.streams.go_on_from({name: snapshot[f"streams.{name}"] for name in ("order", "noise")})
 
     @torch.no_grad()
     def place(self, snapshot: Mapping[str, Tensor], updates: int) -> None:
         """Put the tensors of a snapshot in their places, and tell the optimiser how many updates they had."""
         for name, place in self.tensors().items():
-            kept = snapshot.get(name, torch.empty(0))
-            expected = (self.members, *place.shape[len(self.member_dims) :])
-            if kept.shape != expected:
+            kept, expected = snapshot.get(name), (self.members, *place.shape[len(self.member_dims) :])
+            if kept is None or kept.shape != expected:
+                shape = "not" if kept is None else f"with shape {tuple(kept.shape)}"
                 raise ValueError(
-                    f"{name} was kept with shape {tuple(kept.shape)}, and these members ask for {expected}. Delete "
-                    "what was kept to begin anew."
+                    f"{name} was kept {shape}, and these members ask for {expected}: another version of tikas may have "
+                    "kept them. Delete the folder of unfinished training to begin anew."
                 )
             place.copy_(kept if self.member_dims else kept[0])
         self.count_updates(updates)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Where everything lies that updates change, ``(*members, ...)``: the ladders, and Adam's moments of them."""
-        places = {f"ladder.{name}": tensor for name, tensor in self.ladder.state_dict().items()}
-        names = [name for name, _ in self.ladder.named_parameters()]
-        for name, state in zip(names, self._adam_states(), strict=True):
+        """Where everything lies that updates change, ``(*members, ...)``: parameters, and Adam's moments of them.
+
+        The statistics of a ladder are no such thing: they are set when it is done. A module of somebody else's may
+        change whatever it has.
+        """
+        parameters: dict[str, Tensor] = dict(self.ladder.named_parameters())
+        changing = parameters if isinstance(self.ladder, Ladder) else self.ladder.state_dict()
+        places = {f"ladder.{name}": tensor for name, tensor in changing.items()}
+        for name, state in zip(parameters, self._adam_states(), strict=True):
             places |= {f"mean.{name}": state["exp_avg"], f"square.{name}": state["exp_avg_sq"]}
         return places
 

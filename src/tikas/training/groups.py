@@ -12,6 +12,7 @@ import torch
 from tikas.model.ladder import Ladder
 from tikas.training.devices import suitable_device
 from tikas.training.engine import UPDATES_IN_A_REPLAY, arithmetic_put_back
+from tikas.training.keeping import Memory
 from tikas.training.loop import History, Job, Progress, Trained, train
 from tikas.training.memory import bytes_of_a_member, free_bytes
 
@@ -83,7 +84,7 @@ def _train_share(
     job: Job, members: Sequence[int], device: torch.device, reporter: "_Reporter", stop: Event
 ) -> dict[int, Trained]:
     """Train these members on one device, in as many fleets as it takes; what became of each."""
-    queue = _groups(job, members, device, reporter)
+    queue = [group for alike in _by_epochs(job, members) for group in _groups(job, alike, device, reporter)]
     done: dict[int, Trained] = {}
     with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
         while queue:
@@ -109,8 +110,8 @@ def _train_share(
 def _train_group(job: Job, device: torch.device, reporter: "_Reporter", stop: Event) -> Trained | None:
     """Train one fleet; None where it was too large for the device, and could be smaller."""
     members = len(job.seeds)
-    kept = None if job.keeping is None else job.keeping.begin(job.names)
-    finished = 0 if kept is None else kept.epochs
+    kept = None if job.keeping is None else job.keeping.take_up(job.names)
+    finished = 0 if kept is None else len(kept[0].history)
 
     def on_epoch(lines: History) -> None:
         nonlocal finished
@@ -119,7 +120,10 @@ def _train_group(job: Job, device: torch.device, reporter: "_Reporter", stop: Ev
 
     reporter.starts(members, finished)
     try:
-        return train(job, device, on_epoch, stop, kept)
+        trained = train(job, device, on_epoch, stop, kept)
+        if job.keeping is not None and isinstance(job.keeping.store, Memory):
+            job.keeping.discard(job.names)
+        return trained
     except (RuntimeError, MemoryError) as error:
         if members == 1 or not _out_of_memory(error):
             raise
@@ -137,6 +141,15 @@ def _out_of_memory(error: BaseException | None) -> bool:
             return True
         error = error.__context__
     return False
+
+
+def _by_epochs(job: Job, members: Sequence[int]) -> list[list[int]]:
+    """Members parted by how many epochs they had when they were kept: those of one fleet have equally many."""
+    epochs = {member: 0 if job.keeping is None else job.keeping.epochs(job.names[member]) for member in members}
+    return [
+        [member for member in members if epochs[member] == number]
+        for number in sorted({*epochs.values()}, reverse=True)
+    ]
 
 
 def _groups(job: Job, members: Sequence[int], device: torch.device, reporter: "_Reporter") -> list[list[int]]:

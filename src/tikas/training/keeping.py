@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from tikas.data.kinds import DATA_SETS
 from tikas.data.splits import Split
 from tikas.data.streams import Examples
 from tikas.training import checkpoint
@@ -28,161 +29,180 @@ KIND = "unfinished training"
 
 
 class Kept(NamedTuple):
-    """Members after a number of epochs.
+    """A member after the epochs of its history.
 
     Attributes
     ----------
-    epochs
-        How many they had.
-    snapshot
-        All that a fleet of them needs to go on, ``(members, ...)`` of everything.
-    histories
-        Those of the epochs, a list for every member.
+    tensors
+        All that it needs to go on.
+    history
+        A line for every epoch that it had.
     continued
-        After which epochs they had gone on from a file before.
+        After which epochs it had gone on from a file.
     """
 
-    epochs: int
-    snapshot: dict[str, Tensor]
-    histories: list[list[dict[str, Any]]]
+    tensors: Mapping[str, Tensor]
+    history: list[dict[str, Any]]
     continued: list[int]
 
-    def of(self, places: Sequence[int]) -> Kept:
-        """Some of the members.
 
-        Examples
-        --------
-        >>> kept = Kept(2, {"beta": torch.eye(3)}, [[{"epoch": 1}], [], []], [])
-        >>> kept.of([0, 2]).snapshot["beta"].tolist()
-        [[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]]
-        """
-        snapshot = {name: tensor[list(places)] for name, tensor in self.snapshot.items()}
-        return Kept(self.epochs, snapshot, [self.histories[place] for place in places], self.continued)
-
-
-class Keeping:
-    """Where fleets are kept while they train: in memory, for one that has to be split, or in a folder, for good.
-
-    Parameters
-    ----------
-    folder
-        Every fleet has a file in it, until `discard`. Without one, nothing outlives the process.
-    what
-        What is trained, where recipes, seeds and rows do not say it all.
-    every
-        Seconds from one time to the next, at the least.
-
-    Attributes
-    ----------
-    continued
-        After which epochs training went on from the folder.
-    seconds_before
-        What the epochs took that came from there.
+class Folder:
+    """Members in files of a folder, by their names.
 
     Examples
     --------
-    >>> keeping = Keeping(every=0)
-    >>> keeping.begin(["a", "b"]) is None  # nothing is kept yet
-    True
-    >>> keeping.keep(["a", "b"], {"beta": torch.eye(2)}, [[{"epoch": 1}], [{"epoch": 1}]])
-    >>> keeping.begin(["b"]).snapshot["beta"].tolist()
-    [[0.0, 1.0]]
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     folder = Folder(Path(place, "unfinished"))
+    ...     folder["a"] = Kept({"beta": torch.ones(2)}, [{"epoch": 1}], [])
+    ...     folder.epochs("a"), folder.epochs("b"), folder.get("a").tensors["beta"].tolist()
+    (1, 0, [1.0, 1.0])
     """
 
-    def __init__(self, folder: Path | None = None, what: str = "", every: float = SECONDS_BETWEEN) -> None:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def epochs(self, name: str) -> int:
+        """How many epochs a member had that is kept here; none of one that is not, or whose file is damaged."""
+        try:
+            return len(_header(checkpoint.read_header(self._file(name)))["history"])
+        except (checkpoint.NotAModelError, OSError):
+            return 0
+
+    def get(self, name: str) -> Kept | None:
+        """A member, if it is kept here and its file is whole."""
+        try:
+            tensors, header = checkpoint.read(self._file(name))
+            return Kept(tensors, _header(header)["history"], header["continued"])
+        except (checkpoint.NotAModelError, OSError):
+            return None
+
+    def __setitem__(self, name: str, kept: Kept) -> None:
+        self.path.mkdir(parents=True, exist_ok=True)
+        header = {"kind": KIND, "history": kept.history, "continued": kept.continued}
+        checkpoint.write(self._file(name), kept.tensors, header)
+
+    def pop(self, name: str, default: None = None) -> None:
+        """Delete a member's file, and the folder if nothing is left in it."""
+        self._file(name).unlink(missing_ok=True)
+        try:
+            self.path.rmdir()
+        except OSError:  # it holds others, or is not there
+            return default
+
+    def _file(self, name: str) -> Path:
+        return self.path / f"{name}.safetensors"
+
+
+class Memory(dict[str, Kept]):
+    """Members that nothing outlives the process of: for a fleet that may have to be split.
+
+    Examples
+    --------
+    >>> Memory(a=Kept({}, [{"epoch": 1}], [])).epochs("a")
+    1
+    """
+
+    def epochs(self, name: str) -> int:
+        """How many epochs a member had that is kept here."""
+        return len(self[name].history) if name in self else 0
+
+
+class Keeping:
+    """What becomes of training under way: every now and then its members are kept, each by its name.
+
+    Parameters
+    ----------
+    store
+        Where they are kept.
+    what
+        What is trained, where recipes, seeds and rows do not say it all: which function builds the members, say.
+    every
+        Seconds from one time to the next, at the least; by default `SECONDS_BETWEEN`.
+
+    Attributes
+    ----------
+    names
+        The members' names, in the order of `fit`.
+    continued
+        By name, after which epochs a member went on from where it was kept.
+
+    Examples
+    --------
+    >>> keeping = Keeping(Memory(), every=0)
+    >>> keeping.keep(["a", "b"], lambda: {"beta": torch.eye(2)}, [[{"epoch": 1}], [{"epoch": 1}]])
+    >>> keeping.take_up(["b"])[0].tensors["beta"].tolist()
+    [0.0, 1.0]
+    """
+
+    def __init__(self, store: Folder | Memory, what: str = "", every: float | None = None) -> None:
+        self.store = store
         self.what = what
-        self.continued: list[int] = []
-        self.seconds_before = 0.0
-        self._folder, self._every = folder, every
-        self._in_memory: dict[tuple[str, ...], Kept] = {}
-        self._files: set[Path] = set()
+        self.names: Sequence[str] = ()
+        self.continued: dict[str, list[int]] = {}
+        self._every = SECONDS_BETWEEN if every is None else every
         self._last: dict[tuple[str, ...], tuple[float, float | None]] = {}
         """When members were last kept, or began, and how many seconds that took, if it is known."""
 
-    def begin(self, names: Sequence[str]) -> Kept | None:
-        """What is kept of these members, if it is; the clock starts.
+    def epochs(self, name: str) -> int:
+        """How many a member had when it was kept."""
+        return self.store.epochs(name)
 
-        Of several files that hold them all, the one with the most epochs.
-        """
+    def take_up(self, names: Sequence[str]) -> list[Kept] | None:
+        """Members as they were kept, if all of them are, after equally many epochs; the clock starts."""
         self._last[tuple(names)] = time.monotonic(), None
-        if self._folder is not None:
-            return self._begin_from_file(names)
-        for members, kept in self._in_memory.items():
-            if set(names) <= set(members):
-                return kept.of([members.index(name) for name in names])
-        return None
-
-    def _begin_from_file(self, names: Sequence[str]) -> Kept | None:
-        path = self._best_file(names)
-        if path is None:
+        if len({self.store.epochs(name) for name in names} - {0}) != 1:
             return None
-        tensors, header = checkpoint.read(path)
-        kept = Kept(header["epochs"], tensors, header["histories"], header["continued"])
-        kept = kept.of([header["members"].index(name) for name in names])
-        if path not in self._files:  # of another process, or of an earlier call in this one
-            self._files.add(path)
-            self.continued = sorted({*self.continued, *kept.continued, kept.epochs})
-            self.seconds_before += sum(line["seconds"] for line in kept.histories[0])
-        return kept
+        found = [self.store.get(name) for name in names]
+        members = [kept for kept in found if kept is not None]
+        if len(members) < len(names):
+            return None
+        if isinstance(self.store, Folder):
+            for name, kept in zip(names, members, strict=True):
+                self.continued[name] = sorted({*kept.continued, len(kept.history)})
+        return members
 
     def is_due(self, names: Sequence[str], size: int) -> bool:
-        """Whether members, of so many bytes, were last kept long enough ago."""
+        """Whether members, of so many bytes together, were last kept long enough ago."""
         last, took = self._last[tuple(names)]
         took = size / BYTES_A_SECOND if took is None else took
         return time.monotonic() >= last + max(self._every, took / MOST_OF_THE_TIME)
 
     def keep(
-        self, names: Sequence[str], snapshot: dict[str, Tensor], histories: Sequence[list[dict[str, Any]]]
+        self,
+        names: Sequence[str],
+        snapshot: Callable[[], Mapping[str, Tensor]],
+        histories: Sequence[list[dict[str, Any]]],
     ) -> None:
-        """Keep members as they are after the epochs that their histories tell of.
+        """Keep members as they are after the epochs of their histories, if it can be done; else training just goes on.
 
-        A file that cannot be written is warned of, once: training goes on without.
+        Parameters
+        ----------
+        names
+            Of the members.
+        snapshot
+            Gives all that they need to go on, ``(members, ...)`` of everything.
+        histories
+            A list for every member.
         """
         started = time.monotonic()
-        kept = Kept(len(histories[0]), snapshot, [list(history) for history in histories], self.continued)
-        if self._folder is None:
-            self._in_memory.pop(tuple(names), None)
-            self._in_memory = {tuple(names): kept, **self._in_memory}  # halves before the whole that they were part of
-        else:
-            self._write(self._folder / f"{_digest(*names)}.safetensors", names, kept)
+        try:
+            tensors = snapshot()
+            for place, (name, history) in enumerate(zip(names, histories, strict=True)):
+                of_a_member = {key: tensor[place] for key, tensor in tensors.items()}
+                self.store[name] = Kept(of_a_member, list(history), self.continued.get(name, []))
+        except (OSError, MemoryError, RuntimeError) as error:  # the last is how torch says that memory is wanting
+            reason = getattr(error, "strerror", None) or error
+            where = f" in {self.store.path}" if isinstance(self.store, Folder) else ""
+            message = f"Training goes on, and could not be kept{where}, to be taken up if it is interrupted: {reason}."
+            warnings.warn(message, UserWarning, stacklevel=2)
         now = time.monotonic()
         self._last[tuple(names)] = now, now - started
 
-    def discard(self) -> None:
-        """Forget all that was kept or found: it is finished, and its result is on file."""
-        self._in_memory.clear()
-        for path in self._files:
-            path.unlink(missing_ok=True)
-        self._files.clear()
-
-    def _write(self, path: Path, names: Sequence[str], kept: Kept) -> None:
-        header = {
-            "kind": KIND,
-            "members": list(names),
-            "epochs": kept.epochs,
-            "histories": kept.histories,
-            "continued": kept.continued,
-        }
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            checkpoint.write(path, kept.snapshot, header)
-        except OSError as error:
-            self._every = float("inf")
-            message = f"Training goes on, but cannot be taken up again if it is interrupted: {error}"
-            warnings.warn(message, UserWarning, stacklevel=2)
-        else:
-            self._files.add(path)
-
-    def _best_file(self, names: Sequence[str]) -> Path | None:
-        epochs = {}
-        for path in self._folder.glob("*.safetensors") if self._folder is not None else ():
-            try:
-                header = checkpoint.read_header(path)
-            except (checkpoint.NotAModelError, OSError):  # half a file, or somebody else's
-                continue
-            if header.get("kind") == KIND and set(names) <= set(header["members"]):
-                epochs[path] = header["epochs"]
-        return max(epochs, key=lambda path: epochs[path]) if epochs else None
+    def discard(self, names: Sequence[str]) -> None:
+        """Forget members that are finished and whose results are safe."""
+        for name in names:
+            self.store.pop(name, None)
 
 
 def name_of(
@@ -190,7 +210,8 @@ def name_of(
 ) -> str:
     """What a member is kept under: the same only where it would learn the same thing.
 
-    Generators of a GPU draw other numbers than those of a CPU, so a member goes on where it began.
+    Generators of a GPU draw other numbers than those of a CPU, so a member goes on where it began. The rows of a data
+    set follow from the recipe; others are looked at.
 
     Examples
     --------
@@ -200,18 +221,25 @@ def name_of(
     >>> names[0] == names[1], names[0] == names[2]
     (True, False)
     """
-    some = examples.rows[:: 1 + len(examples.rows) // 100].double().cpu().numpy()
-    targets = examples.targets.cpu().numpy()[split.labeled]
-    arrays: list[NDArray[Any]] = [split.labeled, split.unlabeled, split.validation, some, targets]
-    data = _digest(*(np.ascontiguousarray(array).tobytes() for array in arrays))
-    return _digest(
-        recipe.to_json(), str(seed), data, str(tuple(examples.rows.shape)), str(torch.device(device).type), what
-    )
-
-
-def _digest(*parts: str | bytes) -> str:
+    targets = examples.targets.cpu().numpy()
+    arrays: list[NDArray[Any]] = [split.labeled, split.unlabeled, split.validation, targets[split.labeled]]
+    if recipe.data not in DATA_SETS:
+        arrays.append(examples.rows.cpu().numpy())
+    if examples.weights is not None:
+        arrays.append(examples.weights.cpu().numpy())
     digest = hashlib.sha256()
-    for part in parts:
-        digest.update(part.encode() if isinstance(part, str) else part)
+    settings = recipe.to_json(), seed, what, examples.outputs, torch.device(device).type, torch.__version__
+    for part in (*(str(setting).encode() for setting in settings), *(_bytes(array) for array in arrays)):
+        digest.update(part)
         digest.update(b"\0")
     return digest.hexdigest()[:32]
+
+
+def _bytes(array: NDArray[Any]) -> bytes:
+    return str(array.shape).encode() + np.ascontiguousarray(array).tobytes()
+
+
+def _header(header: dict[str, Any]) -> dict[str, Any]:
+    if header.get("kind") != KIND:
+        raise checkpoint.NotAModelError("not a training under way")
+    return header

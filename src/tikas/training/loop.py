@@ -97,7 +97,11 @@ class Job:
 
 
 def train(
-    job: Job, device: torch.device, on_epoch: Callable[[History], None], stop: Event, kept: Kept | None = None
+    job: Job,
+    device: torch.device,
+    on_epoch: Callable[[History], None],
+    stop: Event,
+    kept: Sequence[Kept] | None = None,
 ) -> Trained:
     """Train all members of a job as one fleet, from where they were kept until the last epoch, Ctrl-C or `stop`.
 
@@ -131,8 +135,9 @@ def train(
     histories: list[History] = [[] for _ in job.seeds]
     size = 3 * sum(parameter.nbytes for ladder in ladders for parameter in ladder.parameters())  # with two moments
     if kept is not None:
-        fleet.go_on_from(kept.snapshot, kept.epochs * streams.updates)
-        histories = [list(history) for history in kept.histories]
+        histories = [list(member.history) for member in kept]
+        snapshot = {name: torch.stack([member.tensors[name] for member in kept]) for name in kept[0].tensors}
+        fleet.go_on_from(snapshot, len(histories[0]) * streams.updates)
     with suitable_arithmetic(fleet, exact=exact):
         try:
             for epoch in range(len(histories[0]) + 1, recipe.epochs + 1):
@@ -142,8 +147,8 @@ def train(
                 _add_validation_errors(lines, fleet, job)
                 for history, line in zip(histories, lines, strict=True):
                     history.append(line)
-                if job.keeping is not None and job.keeping.is_due(job.names, size):
-                    job.keeping.keep(job.names, fleet.snapshot(), histories)
+                if job.keeping is not None and epoch < recipe.epochs and job.keeping.is_due(job.names, size):
+                    job.keeping.keep(job.names, fleet.snapshot, histories)
                 on_epoch(lines)
         except KeyboardInterrupt:
             stop.set()
