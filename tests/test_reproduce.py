@@ -9,6 +9,7 @@ from typing import Literal
 
 import numpy as np
 import pytest
+from sklearn.semi_supervised import SelfTrainingClassifier
 
 from tikas.experiments.cells import Cell
 from tikas.experiments.ledger import Ledger, recipe_key
@@ -397,6 +398,22 @@ def test_every_rival_learns_the_digits_of_the_ladders_own_split(method: str) -> 
     assert 2 < record["test_error"] < 25
     assert record["seconds"] > 0
     assert list(Ledger.of([record]).members(key_of(rival))) == [0]
+
+
+@pytest.mark.parametrize(("rows", "expected"), [({}, 1297), ({"rows": 80}, 80)], ids=["all", "some"])
+def test_a_rival_is_shown_all_rows_or_some_with_all_labels(
+    monkeypatch: pytest.MonkeyPatch, rows: dict[str, int], expected: int
+) -> None:
+    seen, fit = list[tuple[int, int]](), SelfTrainingClassifier.fit
+
+    def watched(model: SelfTrainingClassifier, x: np.ndarray, y: np.ndarray) -> SelfTrainingClassifier:
+        seen.append((len(x), int((y >= 0).sum())))
+        return fit(model, x, y)
+
+    monkeypatch.setattr(SelfTrainingClassifier, "fit", watched)
+    rival = Rival("rivals/50/self-training-logistic", 50, {"max_iter": 100, **rows}, data="digits")
+    measure_rival(rival, 0, DIGIT_ROWS)
+    assert seen == [(expected, 50)]
 
 
 def test_rivals_are_measured_once_for_each_seed(tmp_path: Path) -> None:
