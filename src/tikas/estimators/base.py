@@ -85,7 +85,9 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TakesRo
             chosen["epochs"] = suitable_epochs(len(rows), Recipe(batch_size=self.batch_size).batch_size)
         return Recipe(**{**chosen, "data": "array", "labels": "all", "task": self.task})
 
-    def _counted(self, rows: Array, targets: Array, sample_weight: ArrayLike | None) -> tuple[Array, Array | None]:
+    def _counted(
+        self, rows: Array, targets: Array, sample_weight: ArrayLike | None
+    ) -> tuple[Array | slice, Array | None]:
         """Where the rows are that are trained on, as often as each counts, and what they weigh if that says not all."""
         counts = weights = None
         if sample_weight is not None:
@@ -99,7 +101,8 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TakesRo
                 f"Of {len(rows)} rows all but {len(places)} have weight zero, as if they were not there. Give at least "
                 "two a positive weight; rows without a label are marked in y."
             )
-        return places, None if weights is None else weights[places]
+        everywhere = np.array_equal(places, np.arange(len(rows)))  # then nothing need be copied
+        return slice(None) if everywhere else places, None if weights is None else weights[places]
 
     def _train(self, rows: Array, targets: Array, labeled: Array, outputs: int, weights: Array | None) -> None:
         """Train the members on prepared rows and keep what came out."""
