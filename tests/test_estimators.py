@@ -423,6 +423,27 @@ class TestWeights:
             assert_array_equal(weighted.transform(IRIS), repeated.transform(IRIS))
             assert len(weighted.transduction_) == 150
 
+    def test_rows_of_weight_zero_do_not_decide_how_others_are_read(self):
+        left = np.arange(150) % 5 == 0
+        weights = np.where(left, np.where(SPECIES == 1, 50, 1), 0)
+        model, without = (
+            regressor(batch_size=20).fit(IRIS[some], IRIS[some, 0], sample_weight=weights[some])
+            for some in (slice(None), left)
+        )
+        assert_array_equal(model.predict(IRIS), without.predict(IRIS))
+
+    @pytest.mark.parametrize("tiny", [1e-50, 1e-300, 5e-324])
+    @pytest.mark.parametrize("species", [0, 1, 2])
+    def test_weights_too_small_for_single_precision_are_still_weights(self, species, tiny):
+        weights = np.where(species == SEEN, tiny, 1.0123 + np.arange(150) % 2)
+        probabilities = classifier().fit(IRIS, SEEN, sample_weight=weights).predict_proba(IRIS)
+        assert probabilities[:, species].max() < 1e-6
+
+    def test_weights_whose_sum_is_no_number_count_by_their_ratios(self):
+        weights = 0.1 + np.random.default_rng(0).random(150)
+        small, large = (classifier().fit(IRIS, SEEN, sample_weight=unit * weights) for unit in (1.0, 1.5e308))
+        assert_allclose(large.predict_proba(IRIS), small.predict_proba(IRIS), atol=1e-3)
+
     def test_class_weights_and_repetitions_go_together(self):
         counts = 1 + np.arange(150) % 2
         weighted = classifier(class_weight="balanced").fit(IRIS, SEEN, sample_weight=counts)

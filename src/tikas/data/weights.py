@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
-from math import lcm
+import hashlib
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 MOST_REPEATED = 10
-"""How many times the rows, at most, repetitions may come to."""
+"""How many times the rows of positive weight, at most, repetitions may come to."""
 
 
 def as_counts(weights: NDArray[np.float64]) -> NDArray[np.int64] | None:
@@ -26,15 +25,15 @@ def as_counts(weights: NDArray[np.float64]) -> NDArray[np.int64] | None:
     positive = weights[weights > 0]
     if not len(positive):
         return None
-    ratios = weights / positive.min()
-    different = np.unique(ratios)
-    if different[-1] > MOST_REPEATED * len(weights):
-        return None
-    fractions = [Fraction(ratio).limit_denominator(MOST_REPEATED) for ratio in different.tolist()]
-    if not np.allclose([float(fraction) for fraction in fractions], different, rtol=1e-9, atol=0):
-        return None
-    counts = np.rint(ratios * lcm(*(fraction.denominator for fraction in fractions))).astype(np.int64)
-    return counts if counts.sum() <= MOST_REPEATED * len(weights) else None
+    with np.errstate(over="ignore"):
+        ratios = weights / positive.min()
+    for scale in range(1, MOST_REPEATED + 1):  # no ratio is below one, so that a larger scale could not fit
+        counts = np.rint(scale * ratios)
+        if not counts.sum() <= MOST_REPEATED * len(positive):
+            return None
+        if np.allclose(counts, scale * ratios, rtol=1e-6, atol=0):  # single precision is enough
+            return np.asarray(counts, np.int64)
+    return None
 
 
 def places_of(
@@ -48,7 +47,7 @@ def places_of(
     Parameters
     ----------
     rows
-        ``(n, ...)``, laid out row by row.
+        ``(n, ...)``.
     targets
         ``(n,)``; rows of other targets are other rows.
     counts
@@ -65,11 +64,12 @@ def places_of(
     [0, 2, 1]
     """
     places = np.arange(len(rows)) if counts is None else np.repeat(np.arange(len(rows)), counts)
-    keys = np.concatenate([_bytes(rows), _bytes(targets)], axis=1)
-    if len({keys[place].tobytes() for place in places}) == len(places):
+    digests = [_digest(row, target) for row, target in zip(rows, targets, strict=True)]
+    if len({digests[place] for place in places}) == len(places):
         return places
-    return places[np.argsort(keys.view(f"V{keys.shape[1]}")[places, 0], kind="stable")]
+    return np.array(sorted(places.tolist(), key=digests.__getitem__))
 
 
-def _bytes(values: NDArray[Any]) -> NDArray[np.uint8]:
-    return np.ascontiguousarray(values).reshape(len(values), -1).view(np.uint8)
+def _digest(row: NDArray[np.float32], target: Any) -> bytes:
+    """Of what they are; zero and minus zero are the same."""
+    return hashlib.blake2b((row + 0).tobytes() + (target + 0).tobytes(), digest_size=16).digest()

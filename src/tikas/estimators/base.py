@@ -35,6 +35,8 @@ from tikas.training.fleet import build_ladder
 from tikas.training.progress import progress_bar
 from tikas.training.recipe import DIGITS, Recipe, suitable_costs, suitable_costs_on_maps, suitable_epochs
 
+TINY = float(np.finfo(np.float32).tiny)
+
 
 @dataclass(eq=False, repr=False)
 class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TakesRows):  # type: ignore[misc]
@@ -88,13 +90,13 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TakesRo
     def _counted(
         self, rows: Array, targets: Array, sample_weight: ArrayLike | None
     ) -> tuple[Array | slice, Array | None]:
-        """Where the rows are that are trained on, as often as each counts, and what they weigh if that says not all."""
+        """Where the rows are that are trained on, each as often as it counts; their weights, if not whole."""
         counts = weights = None
         if sample_weight is not None:
             given = _check_sample_weight(sample_weight, rows, dtype=np.float64, ensure_non_negative=True)
             counts = as_counts(given)
             if counts is None:
-                counts, weights = (given > 0).astype(np.int64), given
+                counts, weights = (given > 0).astype(np.int64), (given / max(given.max(), TINY)).clip(TINY)
         places = places_of(rows, targets, counts)
         if len(places) < 2:
             raise ValueError(
@@ -115,8 +117,8 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TakesRo
         start = earlier
         with nullcontext() if module is None else own_randomness():
             if weights is not None:
+                weights = (weights / weights[labeled].max()).clip(TINY, 1)  # none becomes zero in single precision
                 weights = (weights / weights[labeled].mean()).astype(np.float32)
-                labeled = labeled & (weights > 0)  # a batch of nothing but zero weights would have no cost
                 if earlier is None:
                     start = [build(recipe, rows.shape[1:], outputs, seed) for seed in seeds]
                     self._weigh_outputs(start, targets[labeled], weights[labeled])

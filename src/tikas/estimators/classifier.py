@@ -150,9 +150,9 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
             Classes; -1 where there is no label, or None, NaN or ``pd.NA``.
         sample_weight : array-like of shape (n_samples,), optional
             How much each row counts, by the ratios alone. Where these are those of small whole numbers (that add up to
-            no more than ten times the rows), a row of weight two is as if it were there twice, and the result the same
-            to the last digit. Other weights count labelled rows in the supervised cost. A row of weight zero is always
-            as if it were not there; one that is to serve without its label is marked in y.
+            no more than ten times the rows of positive weight), rows are repeated so often, and the result is that of
+            repeated rows to the last digit. Other weights count labelled rows in the supervised cost. A row of weight
+            zero is always as if it were not there; one that is to serve without its label is marked in y.
 
         Returns
         -------
@@ -187,7 +187,7 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
                     f"warm_start=True: the fitted model knows the classes {before.tolist()}, and y holds "
                     f"{classes.tolist()}. Fit on labels of the same classes, or set warm_start=False."
                 )
-            label_weights(codes, classes, sample_weight, self.class_weight)  # of all rows: no class may be left out
+            label_weights(codes, classes, sample_weight, None)  # of all rows: no class may be left out
             places, weights = self._counted(rows, codes, sample_weight)
             counted, taken = codes[places], self._prepare(rows[places])
             check_scale(self._columns(taken), getattr(self, "feature_names_in_", None))
@@ -206,7 +206,7 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
         weights gave to its rows would stay, and they would be predicted.
         """
         if np.ptp(weights) > 0:
-            shares = np.bincount(targets, weights) / weights.sum(dtype=float)
+            shares = np.bincount(targets, weights.astype(float)) / weights.sum(dtype=float)
             odds = torch.from_numpy(np.log(shares * len(shares)))
             for ladder in ladders:
                 bias = top_bias(ladder)

@@ -27,8 +27,8 @@ class Reading:
     labeled
         With statistics of the labelled rows alone, as the paper's authors took them; None where there is no such kind.
     seconds
-        A fleet's time by its members, warm-up included, over the members on `hardware` that were trained at one go;
-        where there are none, without warm-up.
+        A fleet's time by its members, warm-up included, over the members on `hardware` whose fleets were trained at one
+        go; None where there are none.
     updates_seconds
         The same without warm-up: the median epoch's time, times the epochs.
     hardware
@@ -42,7 +42,7 @@ class Reading:
 
     errors: Mapping[int, float]
     labeled: Summary | None
-    seconds: float
+    seconds: float | None
     updates_seconds: float | None
     hardware: str
 
@@ -78,20 +78,16 @@ def reading(task: Task, ledger: Ledger) -> Reading | None:
         return None
     hardware = Counter(record["hardware"] for record in records.values()).most_common(1)[0][0]
     same = [record for record in records.values() if record["hardware"] == hardware]
+    at_one_go = [record for record in same if "continued_after_epochs" not in record]
     labeled = [record.get(f"{figure}_labeled_statistics") for record in records.values()]
     known = [error for error in labeled if error is not None]
     return Reading(
         errors={seed: record[figure] for seed, record in records.items()},
         labeled=Summary.of(known) if len(known) == len(records) else None,
-        seconds=_seconds(same),
-        updates_seconds=_updates_seconds(same),
+        seconds=mean(record["seconds"] / record["members"] for record in at_one_go) if at_one_go else None,
+        updates_seconds=_updates_seconds(at_one_go),
         hardware=hardware,
     )
-
-
-def _seconds(records: Iterable[Record]) -> float:
-    at_one_go = [record["seconds"] / record["members"] for record in records if "continued_after_epochs" not in record]
-    return mean(at_one_go) if at_one_go else _updates_seconds(records) or 0.0
 
 
 def _updates_seconds(records: Iterable[Record]) -> float | None:

@@ -203,12 +203,11 @@ def _records(
     where = suitable_device(device)
     for (task, seed), name, history, figures in zip(fleet, keep.names, trained.histories, errors, strict=True):
         if not isinstance(task, Rival) and len(history) == task.recipe.epochs:
-            continued = keep.continued.get(name)
             yield {
                 "cell": task.name,
                 **({} if task.attached is None else {"attached": task.attached}),
                 **member_record(task.recipe, seed, history, figures, len(fleet), seconds, where),
-                **({"continued_after_epochs": continued} if continued else {}),
+                **({"continued_after_epochs": keep.continued.get(name, [])} if keep.continued else {}),
             }
             keep.discard([name])
     if trained.interrupted:

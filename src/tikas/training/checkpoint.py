@@ -145,12 +145,17 @@ def read_header(path: Path) -> dict[str, Any]:
             raise foreign
         file.seek(8)
         text = file.read(length)
+    truncated = NotAModelError(f"{path}: truncated. Copy it again from where it was made.")
     if len(text) < length:
-        raise NotAModelError(f"{path}: truncated. Copy it again from where it was made.")
+        raise truncated
     try:
-        header = json.loads(json.loads(text)["__metadata__"][FORMAT])
-    except (ValueError, LookupError, TypeError, RecursionError) as error:
+        described = json.loads(text)
+        header = json.loads(described.pop("__metadata__")[FORMAT])
+        end = max((int(each["data_offsets"][1]) for each in described.values()), default=0)
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise foreign from error
     if not isinstance(header, dict):
         raise foreign
+    if path.stat().st_size < 8 + length + end:
+        raise truncated
     return header

@@ -55,9 +55,9 @@ def fit(
     build
         Makes the members; by default the ladders that the recipe describes.
     keep
-        Keeps training that is under way, every minute or so, and has the same call go on from there: on a CPU to the
-        same result, bit by bit, but for what a module of somebody else's draws by itself. What it kept is to be
-        discarded when the result is safe.
+        Keeps training that is under way, every minute or so, and has the same call go on from there: on a CPU, and in
+        the same company, to the same result, bit by bit, but for what a module of somebody else's draws by itself. What
+        it kept is to be discarded when the result is safe.
 
     Returns
     -------
@@ -68,7 +68,7 @@ def fit(
     ------
     ValueError
         Where there are not equally many seeds, splits, recipes and ladders to go on from, or members could not be
-        trained by one program, or ladders to go on from are given and what was kept of others is to be looked for.
+        trained by one program, or both `start` and `keep` are given.
     TrainingDivergedError
         When a cost is no longer finite, with the epoch, the cost that went first and what to try.
 

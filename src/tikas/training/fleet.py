@@ -251,7 +251,7 @@ class Fleet:
         """
         parameters: dict[str, Tensor] = dict(self.ladder.named_parameters())
         changing = parameters if isinstance(self.ladder, Ladder) else self.ladder.state_dict()
-        places = {f"ladder.{name}": tensor for name, tensor in changing.items()}
+        places = {f"ladder.{name}": tensor for name, tensor in changing.items() if isinstance(tensor, Tensor)}
         for name, state in zip(parameters, self._adam_states(), strict=True):
             places |= {f"mean.{name}": state["exp_avg"], f"square.{name}": state["exp_avg_sq"]}
         return places

@@ -193,7 +193,7 @@ class _Reporter:
             fresh = not self._done
             self._done += epochs
             if fresh or epochs:
-                behind = f", {epochs} epochs behind them" if epochs else ""
+                behind = f", going on after epoch {epochs}" if epochs else ""
                 self._tell([], f"getting ready: {members} member{'s' * (members > 1)}, {self._need}{behind}")
 
     def __call__(self, lines: History) -> None:

@@ -6,6 +6,7 @@ import hashlib
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -82,20 +83,18 @@ class Folder:
         header = {"kind": KIND, "history": kept.history, "continued": kept.continued}
         checkpoint.write(self._file(name), kept.tensors, header)
 
-    def pop(self, name: str, default: None = None) -> None:
-        """Delete a member's file, and the folder if nothing is left in it."""
+    def discard(self, name: str) -> None:
+        """Delete a member's file, if there is one, and the folder if nothing is left in it."""
         self._file(name).unlink(missing_ok=True)
-        try:
+        with suppress(OSError):  # it holds others, or is not there
             self.path.rmdir()
-        except OSError:  # it holds others, or is not there
-            return default
 
     def _file(self, name: str) -> Path:
         return self.path / f"{name}.safetensors"
 
 
 class Memory(dict[str, Kept]):
-    """Members that nothing outlives the process of: for a fleet that may have to be split.
+    """Members while the process lasts, for a fleet that may have to be split.
 
     Examples
     --------
@@ -106,6 +105,10 @@ class Memory(dict[str, Kept]):
     def epochs(self, name: str) -> int:
         """How many epochs a member had that is kept here."""
         return len(self[name].history) if name in self else 0
+
+    def discard(self, name: str) -> None:
+        """Forget a member, if it is here."""
+        self.pop(name, None)
 
 
 class Keeping:
@@ -125,7 +128,7 @@ class Keeping:
     names
         The members' names, in the order of `fit`.
     continued
-        By name, after which epochs a member went on from where it was kept.
+        By name, after which epochs a member went on from where another call had kept it.
 
     Examples
     --------
@@ -140,6 +143,7 @@ class Keeping:
         self.what = what
         self.names: Sequence[str] = ()
         self.continued: dict[str, list[int]] = {}
+        self._own: set[str] = set()
         self._every = SECONDS_BETWEEN if every is None else every
         self._last: dict[tuple[str, ...], tuple[float, float | None]] = {}
         """When members were last kept, or began, and how many seconds that took, if it is known."""
@@ -151,19 +155,22 @@ class Keeping:
     def take_up(self, names: Sequence[str]) -> list[Kept] | None:
         """Members as they were kept, if all of them are, after equally many epochs; the clock starts."""
         self._last[tuple(names)] = time.monotonic(), None
-        if len({self.store.epochs(name) for name in names} - {0}) != 1:
+        epochs = {self.store.epochs(name) for name in names}
+        if len(epochs) > 1 or 0 in epochs:
             return None
         found = [self.store.get(name) for name in names]
         members = [kept for kept in found if kept is not None]
         if len(members) < len(names):
             return None
-        if isinstance(self.store, Folder):
-            for name, kept in zip(names, members, strict=True):
+        for name, kept in zip(names, members, strict=True):
+            if name not in self._own:
                 self.continued[name] = sorted({*kept.continued, len(kept.history)})
         return members
 
     def is_due(self, names: Sequence[str], size: int) -> bool:
         """Whether members, of so many bytes together, were last kept long enough ago."""
+        if isinstance(self.store, Memory) and len(names) == 1:
+            return False  # there is nothing to split
         last, took = self._last[tuple(names)]
         took = size / BYTES_A_SECOND if took is None else took
         return time.monotonic() >= last + max(self._every, took / MOST_OF_THE_TIME)
@@ -191,10 +198,12 @@ class Keeping:
             for place, (name, history) in enumerate(zip(names, histories, strict=True)):
                 of_a_member = {key: tensor[place] for key, tensor in tensors.items()}
                 self.store[name] = Kept(of_a_member, list(history), self.continued.get(name, []))
+                self._own.add(name)
         except (OSError, MemoryError, RuntimeError) as error:  # the last is how torch says that memory is wanting
-            reason = getattr(error, "strerror", None) or error
+            cause = error.__cause__ if isinstance(error.__cause__, OSError) else error
+            reason = getattr(cause, "strerror", None) or cause
             where = f" in {self.store.path}" if isinstance(self.store, Folder) else ""
-            message = f"Training goes on, and could not be kept{where}, to be taken up if it is interrupted: {reason}."
+            message = f"Training goes on, but could not be kept{where} for the case that it is interrupted: {reason}."
             warnings.warn(message, UserWarning, stacklevel=2)
         now = time.monotonic()
         self._last[tuple(names)] = now, now - started
@@ -202,7 +211,7 @@ class Keeping:
     def discard(self, names: Sequence[str]) -> None:
         """Forget members that are finished and whose results are safe."""
         for name in names:
-            self.store.pop(name, None)
+            self.store.discard(name)
 
 
 def name_of(
@@ -228,7 +237,8 @@ def name_of(
     if examples.weights is not None:
         arrays.append(examples.weights.cpu().numpy())
     digest = hashlib.sha256()
-    settings = recipe.to_json(), seed, what, examples.outputs, torch.device(device).type, torch.__version__
+    shape = tuple(examples.rows.shape)
+    settings = recipe.to_json(), seed, what, shape, examples.outputs, torch.device(device).type, torch.__version__
     for part in (*(str(setting).encode() for setting in settings), *(_bytes(array) for array in arrays)):
         digest.update(part)
         digest.update(b"\0")

@@ -158,15 +158,16 @@ def _curve(figure: Any, cells: Sequence[Cell], ledger: Ledger) -> None:
     """Mean error with its 95 % interval against seconds a member, a point for each schedule."""
     figure.set_size_inches(4.6, 3)
     axes: Axes = figure.subplots()
-    found = [(cell, each) for cell in cells if (each := reading(cell, ledger)) is not None]
-    for hardware in sorted({each.hardware for _, each in found}):
-        points = [(cell, each) for cell, each in found if each.hardware == hardware]
-        means = [each.summary.mean for _, each in points]
-        seconds = [each.seconds for _, each in points]
-        reach = [(interval[1] - interval[0]) / 2 if (interval := e.summary.interval()) else 0 for _, e in points]
+    found = [(cell, each, each.seconds) for cell in cells if (each := reading(cell, ledger)) is not None]
+    timed = [(cell, each, seconds) for cell, each, seconds in found if seconds is not None]
+    for hardware in sorted({each.hardware for _, each, _ in timed}):
+        points = [(cell, each, seconds) for cell, each, seconds in timed if each.hardware == hardware]
+        means = [each.summary.mean for _, each, _ in points]
+        seconds = [seconds for *_, seconds in points]
+        reach = [(interval[1] - interval[0]) / 2 if (interval := e.summary.interval()) else 0 for _, e, _ in points]
         axes.errorbar(seconds, means, yerr=reach, fmt="o-", markersize=4, capsize=2.5, linewidth=1, label=hardware)
-        for cell, each in points:
-            where = (each.seconds, each.summary.mean)
+        for cell, each, x in points:
+            where = (x, each.summary.mean)
             axes.annotate(f"{cell.recipe.epochs} epochs", where, (5, 5), textcoords="offset points", fontsize=8)
     _log_ticks(axes)
     axes.set_xlabel("seconds a member")

@@ -174,7 +174,9 @@ def _probability(p: float) -> str:
     return "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
-def _seconds(seconds: float) -> str:
+def _seconds(seconds: float | None) -> str:
+    if seconds is None:
+        return ""
     return f"{seconds:.2g}" if seconds < 1 else f"{seconds:.1f}" if seconds < 100 else f"{seconds:.0f}"
 
 
@@ -182,7 +184,7 @@ def _curve_section(ledger: Ledger) -> str:
     rows = []
     for cell in CURVE:
         found = reading(cell, ledger)
-        without = "" if found is None or found.updates_seconds is None else _seconds(found.updates_seconds)
+        without = "" if found is None else _seconds(found.updates_seconds)
         figures = _figures(found, cell.seeds, None)[:3]
         beside = _beside(found)[1:]
         rows.append([str(cell.recipe.epochs), *figures, *beside[:1], without, *beside[1:]])
