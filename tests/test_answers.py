@@ -97,7 +97,7 @@ def test_the_device_asked_for_answers_where_it_is_here_and_worth_it(monkeypatch)
     assert [place_of_answers(flat, rows, None) for rows in (1000, many)] == [CPU, gpu]
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU on this machine")
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="compares a GPU with the CPU, and there is none here")
 @pytest.mark.filterwarnings("ignore")  # the compiler of torch 2.11 gives some of its own
 @pytest.mark.parametrize("network", [(64, 32), RUNGS, MODULE], ids=["dense", "convolutional", "module"])
 def test_what_was_trained_on_a_gpu_answers_there_as_on_the_cpu(network, monkeypatch):

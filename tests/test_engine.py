@@ -68,7 +68,9 @@ def test_kernels_need_triton_and_a_c_compiler(monkeypatch: pytest.MonkeyPatch) -
     assert hindrance(gpu) == "there is no C compiler (no-such-compiler)"
 
 
-@pytest.mark.skipif(hindrance(torch.device("cpu")) is not None, reason="nothing can be compiled on this machine")
+@pytest.mark.skipif(
+    hindrance(torch.device("cpu")) is not None, reason="needs a C++ compiler; without one fleets are plain"
+)
 @pytest.mark.filterwarnings("ignore")
 def test_a_compiled_fleet_learns_what_the_plain_one_learns(monkeypatch: pytest.MonkeyPatch) -> None:
     plain = small_fleet()

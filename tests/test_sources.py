@@ -66,7 +66,7 @@ def mnist():
     try:
         return load("mnist", MNIST_FOLDER)
     except FileNotFoundError as error:
-        pytest.skip(f"MNIST is not here: {error}")
+        pytest.skip(f"the files themselves are needed, and a clone has none: {error}")
 
 
 def test_mnist_is_60000_training_and_10000_test_images(mnist):

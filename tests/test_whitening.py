@@ -204,7 +204,7 @@ def test_images_too_large_to_be_whitened_are_refused_before_anything_is_allocate
         Whitening.fit(torch.zeros(2, 1, 1, 1).expand(2, 3, 200, 200))
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU on this machine")
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="times a GPU, and there is none here")
 def test_a_gpu_finds_the_same_whitening_in_two_seconds():
     draw = torch.Generator().manual_seed(0)
     images = torch.nn.functional.avg_pool2d(torch.rand(50_000, 3, 34, 34, generator=draw), 3, stride=1)
