@@ -204,8 +204,8 @@ def _rivals_section(ledger: Ledger) -> str:
     return "\n\n".join(
         [
             "## Rivals: scikit-learn's methods on the same splits of MNIST",
-            "No setting was chosen by these errors. `rows` is how many of the 60,000 a method was shown, where a fit on "
-            "all of them was stopped after 20 minutes. Seconds are those of `fit`.",
+            "No setting was chosen by these errors. `rows` is how many of the 60,000 a method was shown, where a fit "
+            "on all of them was stopped after 20 minutes. Seconds are those of `fit`.",
             markdown_table(header, rows, numbers_from=2),
         ]
     )
