@@ -8,8 +8,10 @@ import statistics
 
 import torch
 
+from tikas.experiments.preparing import rows_for
 from tikas.experiments.records import append, hardware, member_records
-from tikas.experiments.run import load_rows, run
+from tikas.experiments.run import run
+from tikas.training.devices import suitable_device
 from tikas.training.fit import Progress
 from tikas.training.recipe import Recipe
 
@@ -28,13 +30,17 @@ def main() -> None:
     parser.add_argument("--costs", type=float, nargs="+", default=Recipe().costs)
     parser.add_argument("--noise", type=float, nargs="+", default=Recipe().noise)
     parser.add_argument("--denoiser", default="gaussian")
+    parser.add_argument("--network", default="mlp", help="mlp, conv_fc or conv_small")
     parser.add_argument("--epochs", type=int, default=150)
     parser.add_argument("--precision", default="fast", help="fast or exact")
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--device", help="cpu or cuda; by default a GPU if there is one")
+    parser.add_argument("--threads", type=int, help="on a CPU")
     parser.add_argument("--record", help="a file to add the members' records to")
     arguments = parser.parse_args()
     recipe = Recipe(
+        network=Recipe().network if arguments.network == "mlp" else (arguments.network,),
         labels="all" if arguments.labels == "all" else int(arguments.labels),
         costs=tuple(arguments.costs),
         noise=tuple(arguments.noise),
@@ -42,9 +48,11 @@ def main() -> None:
         epochs=arguments.epochs,
         precision=arguments.precision,
     )
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = suitable_device(arguments.device)
+    if arguments.threads:
+        torch.set_num_threads(arguments.threads)
     seeds = list(range(arguments.first_seed, arguments.first_seed + arguments.seeds))
-    outcome = run(recipe, seeds, load_rows("mnist"), on_epoch=say)
+    outcome = run(recipe, seeds, rows_for(recipe), device=arguments.device, on_epoch=say)
     for record in member_records(outcome, recipe, seeds, device):
         if arguments.record:
             append(arguments.record, record)

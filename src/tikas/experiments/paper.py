@@ -135,7 +135,7 @@ TABLE_2 = Table(
             "Conv-Small, full ladder",
             Cell(
                 "table2/small-full/100",
-                Recipe(network=("conv_small",), costs=(1000, 10, 1), epochs=50),
+                Recipe(network=("conv_small",), costs=(1000, 10, 1), epochs=100),
                 seeds=5,
                 against="table2/small-gamma/100",
                 note="not in the paper, which left it to future work; weights chosen by `study/conv-small-full/100`",
