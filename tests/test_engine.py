@@ -89,29 +89,6 @@ def test_a_compiled_fleet_learns_what_the_plain_one_learns(monkeypatch: pytest.M
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("members", [1, 2])
-def test_products_are_in_bf16_where_the_cpu_has_it_unless_they_are_to_be_exact(
-    monkeypatch: pytest.MonkeyPatch, members: int
-) -> None:
-    monkeypatch.setattr(engine, "WORTH_COMPILING", 0)
-    monkeypatch.setattr(engine, "hindrance", lambda _: None)
-    monkeypatch.setattr(engine, "has_half_products", lambda: True)
-    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager", fullgraph=True))
-    rows = torch.rand(100, 5, generator=torch.Generator().manual_seed(0))
-    targets, seeds = (rows[:, 0] * 3).long(), range(members)
-    costs = []
-    for exact in (True, False):
-        ladders = [build_ladder(RECIPE, (5,), 3, seed=seed) for seed in seeds]
-        splits = [split(targets.numpy(), 30, seed=seed) for seed in seeds]
-        streams = Streams(Examples(rows, targets, 3), splits, list(seeds), ladders[0].shapes, 20, 10)
-        fleet = launch(ladders, streams, updates=5, exact=exact)
-        costs.append(fleet.train_epoch(torch.full((5,), 0.002)))
-        assert {parameter.dtype for parameter in fleet.ladder.parameters()} == {torch.float32}
-    difference = (costs[1] - costs[0]).abs().max()
-    assert 1e-4 < difference < 0.1  # bf16 has three digits, float32 has seven
-
-
-@pytest.mark.filterwarnings("ignore")
 def test_every_network_that_a_search_tries_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """As many as torch would compile of one function by itself, here one, and then some."""
     programs: list[torch.fx.GraphModule] = []

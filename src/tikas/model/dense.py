@@ -6,7 +6,6 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from tikas.model.half_products import half_product
 from tikas.model.rung import Back, NormalizedRung
 from tikas.model.specs import Dense
 
@@ -15,15 +14,13 @@ def product(x: Tensor, weight: Tensor) -> Tensor:
     """x Wᵀ, whose gradient for W comes in the layout of W.
 
     With a member dimension autograd would give it transposed, and copying every weight's gradient into place took a
-    fifth of a fleet's update on a GPU. Under autocast on a CPU it is a product in bf16.
+    fifth of a fleet's update on a GPU.
 
     Examples
     --------
     >>> product(torch.ones(7, 5, 4), torch.ones(7, 3, 4)).shape  # seven members, each with weights of its own
     torch.Size([7, 5, 3])
     """
-    if x.device.type == "cpu" and x.dtype == torch.float32 and torch.is_autocast_enabled("cpu"):
-        return half_product(x, weight)
     return x @ weight.mT if x.dim() == 2 else cast("Tensor", _Product.apply(x, weight))  # type: ignore[no-untyped-call]
 
 

@@ -1,6 +1,6 @@
 """A fleet on a GPU: a block of updates is captured once as a CUDA graph, and replayed."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from tikas.data.streams import Streams
+from tikas.model.costs import Costs
 from tikas.model.ladder import Ladder
-from tikas.training.devices import in_bf16
 from tikas.training.fleet import Fleet, own_settings, with_tensors
 
 
@@ -41,7 +41,7 @@ class CapturedFleet(Fleet):
         if not self.member_dims:  # kernels of convolutions; nothing else has four dimensions
             nn.Module.to(self.ladder, memory_format=torch.channels_last)  # type: ignore[call-overload]
         if compiled:
-            costs = self.ladder.costs if exact else in_bf16(self.ladder.costs, self.device.type)
+            costs = self.ladder.costs if exact else _in_bf16(self.ladder.costs, self.device.type)
             self.costs = torch.compile(costs, dynamic=False)
         figures = 1 + len(self.ladder.rungs)
         self.recorded = torch.zeros(streams.block, *self.member_dims, figures, device=self.device)
@@ -125,6 +125,19 @@ class CapturedFleet(Fleet):
         for state in self.optimizer.state.values():
             for moment in state.values():
                 moment.zero_()
+
+
+def _in_bf16(costs: Callable[..., Costs], device: str) -> Callable[..., Costs]:
+    """The same with products and convolutions in bf16, statistics and all that follows from them in float32.
+
+    No method of the fleet, which would hold on to itself by it, and to its memory when it is done with.
+    """
+
+    def costs_in_bf16(**batch: Any) -> Costs:
+        with torch.autocast(device, torch.bfloat16):
+            return costs(**batch)
+
+    return costs_in_bf16
 
 
 class SideBySide(Fleet):

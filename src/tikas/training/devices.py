@@ -1,13 +1,10 @@
 """Where to train and measure, and how precisely: the device that was asked for, once it is known to be there."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 import torch
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 _BACKENDS: Any = torch.backends
 _CONVOLUTIONS = (_BACKENDS.cudnn.conv, _BACKENDS.cudnn.rnn, _BACKENDS.mkldnn.conv)
@@ -102,21 +99,3 @@ def precision_put_back() -> Iterator[None]:
         torch.backends.cudnn.allow_tf32 = convolutions
         for place, precision in zip(_PLACES, precisions, strict=True):
             place.fp32_precision = precision
-
-
-def in_bf16(function: Callable[P, R], device: str) -> Callable[P, R]:
-    """The same with products and convolutions in bf16, statistics and all that follows from them in float32.
-
-    Give it no method of a fleet, which would hold on to itself by it, and to its memory when it is done with.
-
-    Examples
-    --------
-    >>> in_bf16(torch.matmul, "cpu")(torch.ones(2, 3), torch.ones(3, 2)).dtype
-    torch.bfloat16
-    """
-
-    def function_in_bf16(*arguments: P.args, **named: P.kwargs) -> R:
-        with torch.autocast(device, torch.bfloat16):
-            return function(*arguments, **named)
-
-    return function_in_bf16

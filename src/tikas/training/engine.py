@@ -11,11 +11,10 @@ from torch._functorch import config as functorch
 
 from tikas.data.streams import Streams
 from tikas.model.convolutions import ConvRung
-from tikas.model.half_products import has_half_products
 from tikas.model.ladder import Ladder
 from tikas.training.captured import CapturedFleet, SideBySide
 from tikas.training.compilers import hindrance
-from tikas.training.devices import in_bf16, precision_put_back, set_precision
+from tikas.training.devices import precision_put_back, set_precision
 from tikas.training.fleet import Fleet
 
 WORTH_COMPILING = 1e12
@@ -41,14 +40,13 @@ def launch(ladders: Sequence[Ladder], streams: Streams, updates: int, *, exact: 
     updates
         How many there will be.
     exact
-        Products of full float32 precision everywhere, instead of bf16 and TF32.
+        Products of full float32 precision on a GPU too, instead of bf16 and TF32.
 
     Returns
     -------
     Fleet
-        On a CPU the plain one, a dense ladder's costs compiled if that is paid back and a C++ compiler works, with
-        products in bf16 if the CPU has instructions for it. On a GPU a captured one; if compiling is paid back, dense
-        ladders are written out in kernels and others compiled.
+        On a CPU the plain one, a dense ladder's costs compiled if that is paid back and a C++ compiler works. On a
+        GPU a captured one; if compiling is paid back, dense ladders are written out in kernels and others compiled.
 
     Examples
     --------
@@ -71,8 +69,7 @@ def launch(ladders: Sequence[Ladder], streams: Streams, updates: int, *, exact: 
         return _launch_on_gpu(ladders, streams, compiled=compiled, exact=exact)
     fleet = Fleet(ladders, streams)
     if compiled:
-        costs = fleet.ladder.costs
-        fleet.costs = torch.compile(costs if exact or not has_half_products() else in_bf16(costs, "cpu"), dynamic=False)
+        fleet.costs = torch.compile(fleet.ladder.costs, dynamic=False)
     return fleet
 
 
