@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from torch._dynamo.utils import counters
 
 from tikas.data.splits import split
 from tikas.data.streams import Examples, Streams
-from tikas.training import compilers, engine
+from tikas.training import captured, compilers, engine
 from tikas.training.compilers import hindrance
 from tikas.training.devices import full_precision, set_precision
 from tikas.training.engine import SlowerWarning, arithmetic_put_back, launch, suitable_arithmetic
@@ -41,8 +42,12 @@ def test_a_short_run_is_not_compiled() -> None:
 
 @pytest.mark.parametrize(
     ("compiler", "said"),
-    [(None, r"there is no C\+\+ compiler \(.*/cxx\)"), ("exit 1", r"the C\+\+ compiler \(.*/cxx\) finds no Python\.h")],
-    ids=["none", "one without Python's headers"],
+    [
+        (None, r"there is no C\+\+ compiler \(.*/cxx\)"),
+        ("exit 1", r"the C\+\+ compiler \(.*/cxx\) finds no Python\.h"),
+        ('case "$*" in *-shared*) exit 1;; esac', r"the C\+\+ compiler \(.*/cxx\) cannot make a library"),
+    ],
+    ids=["none", "one without Python's headers", "one without a linker"],
 )
 def test_without_a_compiler_that_works_a_long_run_is_plain(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, compiler: str | None, said: str
@@ -57,6 +62,35 @@ def test_without_a_compiler_that_works_a_long_run_is_plain(
     assert not is_compiled(fleet)
     assert len(warned) == 1
     assert "\n" not in str(warned[0].message)
+
+
+@pytest.mark.parametrize("failure", [OSError("no room for the library"), RuntimeError("no such instruction")])
+def test_where_compiling_fails_after_all_a_long_run_is_plain(
+    monkeypatch: pytest.MonkeyPatch, failure: Exception
+) -> None:
+    plain = small_fleet()
+
+    def fail(*_: object) -> None:
+        raise failure
+
+    monkeypatch.setattr(engine, "WORTH_COMPILING", 0)
+    monkeypatch.setattr(engine, "hindrance", lambda _: None)
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=fail))
+    fleet, rates = small_fleet(), torch.full((5,), 0.002)
+    with pytest.warns(SlowerWarning, match=f"without compiled code, and slower, because .*{failure}") as warned:
+        costs = fleet.train_epoch(rates)
+    assert len(warned) == 1
+    assert "\n" not in str(warned[0].message)
+    assert bool((costs == plain.train_epoch(rates)).all())
+
+
+def test_an_error_of_the_function_itself_is_no_failure_to_compile(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: torch.Tensor) -> None:
+        raise ValueError("no such rows")
+
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+    with pytest.raises(ValueError, match="no such rows"):
+        compilers.compiled_or_plain(refuse)(torch.zeros(3))
 
 
 def test_kernels_need_triton_and_a_c_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,6 +120,20 @@ def test_a_compiled_fleet_learns_what_the_plain_one_learns(monkeypatch: pytest.M
     for name, weights in plain.ladder.state_dict().items():
         torch.testing.assert_close(compiled.ladder.state_dict()[name], weights, rtol=1e-4, atol=1e-5)
     assert not counters["aot_autograd"]["autograd_cache_bypass"], "the next start would compile again"
+
+
+@pytest.mark.skipif(hindrance(torch.device("cpu")) is not None, reason="needs a C++ compiler; nothing is kept without")
+@pytest.mark.filterwarnings("ignore")
+def test_compiled_code_in_bf16_is_kept_for_the_next_start_too() -> None:
+    def multiply(rows: torch.Tensor, weights: torch.Tensor) -> Any:
+        return rows @ weights
+
+    weights = torch.rand(4, 3, requires_grad=True)
+    counters.clear()
+    product = captured._in_bf16(compilers.compiled_or_plain(multiply), "cpu")(rows=torch.rand(5, 4), weights=weights)
+    assert product.dtype == torch.bfloat16
+    assert sum(counters["aot_autograd"][f"autograd_cache_{found}"] for found in ("hit", "miss")) == 1
+    assert not counters["aot_autograd"]["autograd_cache_bypass"]
 
 
 @pytest.mark.filterwarnings("ignore")

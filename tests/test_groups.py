@@ -1,5 +1,6 @@
 """Members spread over fleets and devices learn what they would have learnt as one fleet, and come back in order."""
 
+import re
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -554,6 +555,15 @@ def test_epochs_count_over_all_fleets(monkeypatch, room, fleets_needed, devices)
     told = [progress for progress in told_of(monkeypatch, room, devices) if not progress.doing]
     assert [progress.epoch for progress in told] == list(range(1, 4 * fleets_needed + 1))
     assert told[-1].epochs == 4 * fleets_needed
+
+
+def test_what_each_half_needs_is_told_after_a_split(monkeypatch):
+    out_of_memory_beyond(3, monkeypatch, 0)
+    told: list[Progress] = []
+    train_in_groups(job(), [CPU], told.append)
+    starts = [progress.doing for progress in told if "getting ready" in progress.doing]
+    needs = {int(members): float(need) for members, need in re.findall(r"(\d) members, about (\S+)", " ".join(starts))}
+    assert needs[2] == pytest.approx(needs[5] * 2 / 5, rel=0.1)
 
 
 @pytest.mark.parametrize("epochs", [0, 3])

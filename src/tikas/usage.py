@@ -1,6 +1,9 @@
 """Usage errors of the command line: the parser's box of several paragraphs, as one line."""
 
+import re
 from itertools import groupby, takewhile
+
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 HINTS = {"Perhaps you meant:": "Perhaps you meant", "Argument helptext:": "Expected"}
 """Paragraphs of the parser's error box that name flags, and what to say of these."""
@@ -20,6 +23,7 @@ def one_line_of(box: str, help_command: str) -> str:
     >>> one_line_of(box, "tikas train --help")
     "Error parsing --epochs: invalid literal: 'many'. Expected --epochs INT. (tikas train --help shows what there is)"
     """
+    box = _COLOUR.sub("", box)
     lines = [line.strip("│").rstrip() for line in box.splitlines() if not line.startswith(("╭", "╰"))]
     ruled = groupby(lines, key=lambda line: set(line.strip()) <= set("─-") and bool(line.strip()))
     paragraphs = [[line for line in group if line.strip()] for rule, group in ruled if not rule]

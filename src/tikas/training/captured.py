@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from tikas.data.streams import Streams
 from tikas.model.costs import Costs
 from tikas.model.ladder import Ladder
+from tikas.training.compilers import compiled_or_plain
 from tikas.training.fleet import Fleet, own_settings, with_tensors
 
 
@@ -41,8 +42,8 @@ class CapturedFleet(Fleet):
         if not self.member_dims:  # kernels of convolutions; nothing else has four dimensions
             nn.Module.to(self.ladder, memory_format=torch.channels_last)  # type: ignore[call-overload]
         if compiled:
-            costs = self.ladder.costs if exact else _in_bf16(self.ladder.costs, self.device.type)
-            self.costs = torch.compile(costs, dynamic=False)
+            costs = compiled_or_plain(self.ladder.costs)
+            self.costs = costs if exact else _in_bf16(costs, self.device.type)
         figures = 1 + len(self.ladder.rungs)
         self.recorded = torch.zeros(streams.block, *self.member_dims, figures, device=self.device)
 
@@ -130,7 +131,8 @@ class CapturedFleet(Fleet):
 def _in_bf16(costs: Callable[..., Costs], device: str) -> Callable[..., Costs]:
     """The same with products and convolutions in bf16, statistics and all that follows from them in float32.
 
-    No method of the fleet, which would hold on to itself by it, and to its memory when it is done with.
+    No method of the fleet, which would hold on to itself by it, and to its memory when it is done with. And nothing
+    that is compiled too: torch does not keep code with such a change of precision in it for the next start.
     """
 
     def costs_in_bf16(**batch: Any) -> Costs:

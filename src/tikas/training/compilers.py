@@ -2,18 +2,64 @@
 
 import os
 import subprocess
+import sys
 import sysconfig
+import warnings
+from collections.abc import Callable
 from importlib.util import find_spec
+from pathlib import Path
 from shutil import which
+from tempfile import TemporaryDirectory
+from typing import ParamSpec, TypeVar
 
 import torch
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class SlowerWarning(UserWarning):
+    """Training is right, and slower than it could be on this machine."""
+
+
+def compiled_or_plain(function: Callable[P, R]) -> Callable[P, R]:
+    """The function, compiled when it is first called; should that fail, the function as it is, and a word about it.
+
+    `hindrance` knows what is wrong with most machines before that. A folder that cannot be written, or a library that
+    is missing, only shows when something is compiled.
+
+    Examples
+    --------
+    >>> compiled_or_plain(abs)  # nothing is compiled before it is called
+    <function compiled_or_plain.<locals>.run at 0x...>
+    """
+    program: Callable[P, R] = torch.compile(function, dynamic=False)
+
+    def run(*arguments: P.args, **named: P.kwargs) -> R:
+        nonlocal program
+        try:
+            return program(*arguments, **named)
+        except Exception as error:
+            from torch._dynamo.exc import TorchDynamoException  # slow to import, and there by now
+
+            if program is function or not isinstance(error, (TorchDynamoException, OSError)):
+                raise
+            cause = getattr(error, "inner_exception", error)
+            reason = next(iter(str(cause).strip().splitlines()), type(cause).__name__)
+        message = f"Training goes on without compiled code, and slower, because compiling failed: {reason}"
+        warnings.warn(message, SlowerWarning, stacklevel=2)
+        program = function
+        return program(*arguments, **named)
+
+    return run
 
 
 def hindrance(device: torch.device) -> str | None:
     """What keeps code for this device from being compiled; None where nothing does.
 
     torch.compile needs a C++ compiler for a CPU, and Triton a C compiler for a GPU. Both need Python's headers, which
-    many systems have in a package of their own. So the compiler is asked to read them, which takes it a moment.
+    many systems have in a package of their own. So the compiler is asked to make a library that includes them, which
+    takes it a moment.
 
     Examples
     --------
@@ -32,6 +78,15 @@ def _hindrance_of(language: str, compiler: str) -> str | None:
     if not which(compiler):
         return f"there is no {language} compiler ({compiler})"
     folders = {sysconfig.get_path("include"), sysconfig.get_path("include", "posix_prefix")}
-    command = [compiler, "-x", language.lower(), "-fsyntax-only", *(f"-I{folder}" for folder in folders), "-"]
+    reads = [compiler, "-x", language.lower(), *(f"-I{folder}" for folder in folders), "-"]
+    threads = ["-fopenmp"] if language == "C++" and sys.platform == "linux" else []  # as torch's compiled code does
+    with TemporaryDirectory() as place:
+        if _succeeds([*reads, "-shared", "-fPIC", *threads, "-o", str(Path(place, "tried"))]):
+            return None
+    fails = "cannot make a library" if _succeeds([*reads, "-fsyntax-only"]) else "finds no Python.h"
+    return f"the {language} compiler ({compiler}) {fails}"
+
+
+def _succeeds(command: list[str]) -> bool:
     done = subprocess.run(command, input=b"#include <Python.h>\n", capture_output=True, check=False)
-    return f"the {language} compiler ({compiler}) finds no Python.h" if done.returncode else None
+    return not done.returncode

@@ -13,7 +13,7 @@ from tikas.data.streams import Streams
 from tikas.model.convolutions import ConvRung
 from tikas.model.ladder import Ladder
 from tikas.training.captured import CapturedFleet, SideBySide
-from tikas.training.compilers import hindrance
+from tikas.training.compilers import SlowerWarning, compiled_or_plain, hindrance
 from tikas.training.devices import precision_put_back, set_precision
 from tikas.training.fleet import Fleet
 
@@ -24,10 +24,6 @@ WORTH_THREADS = 1e8
 """Products of an update from which on a second thread is worth it."""
 
 UPDATES_IN_A_REPLAY = 10
-
-
-class SlowerWarning(UserWarning):
-    """Training is right, and slower than it could be on this machine."""
 
 
 def launch(ladders: Sequence[Ladder], streams: Streams, updates: int, *, exact: bool = False) -> Fleet:
@@ -69,7 +65,7 @@ def launch(ladders: Sequence[Ladder], streams: Streams, updates: int, *, exact: 
         return _launch_on_gpu(ladders, streams, compiled=compiled, exact=exact)
     fleet = Fleet(ladders, streams)
     if compiled:
-        fleet.costs = torch.compile(fleet.ladder.costs, dynamic=False)
+        fleet.costs = compiled_or_plain(fleet.ladder.costs)
     return fleet
 
 

@@ -163,7 +163,7 @@ def _groups(job: Job, members: Sequence[int], device: torch.device, reporter: "_
     most = max(1, int(left // needed)) if isinstance(ladder, Ladder) else 1
     fleets = ceil(len(members) / most)
     size = ceil(len(members) / fleets)
-    reporter.plans(fleets, f"about {size * needed / 1e9:.2g} of {free / 1e9:.3g} GB")
+    reporter.plans(fleets, needed, free)
     return [list(members[first : first + size]) for first in range(0, len(members), size)]
 
 
@@ -174,13 +174,14 @@ class _Reporter:
         self._on_epoch = on_epoch
         self._epochs = job.recipes[0].epochs
         self._fleets = self._done = 0
-        self._need = ""
+        self._needed = self._free = 0
         self._lock = Lock()
 
-    def plans(self, fleets: int, need: str) -> None:
+    def plans(self, fleets: int, needed: int, free: int) -> None:
+        """So many fleets, of members that need so many bytes each of those that are free."""
         with self._lock:
             self._fleets += fleets
-            self._need = need
+            self._needed, self._free = needed, free
 
     def splits(self, members: int, lost: int) -> None:
         with self._lock:
@@ -193,8 +194,9 @@ class _Reporter:
             fresh = not self._done
             self._done += epochs
             if fresh or epochs:
+                need = f"about {members * self._needed / 1e9:.2g} of {self._free / 1e9:.3g} GB"
                 behind = f", going on after epoch {epochs}" if epochs else ""
-                self._tell([], f"getting ready: {members} member{'s' * (members > 1)}, {self._need}{behind}")
+                self._tell([], f"getting ready: {members} member{'s' * (members > 1)}, {need}{behind}")
 
     def __call__(self, lines: History) -> None:
         with self._lock:

@@ -1,0 +1,32 @@
+"""What the command line says of a wrong use, on a terminal that shows colours too."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+pty = pytest.importorskip("pty", reason="terminals are of Unix")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "substance"),
+    [
+        (["train", "--epochs", "many"], "invalid literal"),
+        (["train", "--epoch", "3"], "Perhaps you meant --epochs INT"),
+        (["predict"], "Missing"),
+        (["climb"], "climb"),
+    ],
+)
+def test_on_a_terminal_a_usage_error_is_the_same_line_as_in_a_file(arguments: list[str], substance: str) -> None:
+    command = [sys.executable, "-m", "tikas.cli", *arguments]
+    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "200"}
+    piped = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    ours, theirs = pty.openpty()
+    shown = subprocess.run(command, stdout=theirs, stderr=theirs, check=False, env=environment)
+    os.close(theirs)
+    line = os.read(ours, 65_536).decode().replace("\r\n", "\n")
+    os.close(ours)
+    assert (shown.returncode, line) == (2, piped.stderr)
+    assert line.startswith("tikas: ")
+    assert substance in line
