@@ -10,8 +10,13 @@ from sklearn.base import clone
 from sklearn.datasets import load_digits
 from torch import nn
 
-from tikas import LadderClassifier, LadderRegressor
+from tikas import Dense, Ladder, LadderClassifier, LadderRegressor, gamma
+from tikas.data.splits import Split
+from tikas.data.streams import Examples
+from tikas.estimators.members import build_around
 from tikas.model.gamma import Gamma
+from tikas.training.fit import fit
+from tikas.training.recipe import Recipe
 
 DIGITS = load_digits()
 IMAGES = (DIGITS.images[:400] / 16).astype(np.float32)[:, None]
@@ -120,6 +125,54 @@ def test_whitening_class_weights_and_warm_starts_hold_for_modules_too():
     assert model.whitening_.mean.shape == (1, 8, 8)
 
 
+class Frozen(nn.Module):
+    """Its batch normalisation stays in eval mode, with what another data set left in it."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm2d(1)
+        self.norm.running_mean.fill_(3.0)
+        self.rest = convolutional()
+
+    def forward(self, x):
+        return self.rest(self.norm(x))
+
+    def train(self, mode=True):
+        super().train(mode)
+        self.norm.eval()
+        return self
+
+
+def test_frozen_statistics_are_those_of_the_module_and_others_are_of_the_rows():
+    model = classifier(Frozen(), n_members=2).fit(IMAGES, SEEN)
+    for member in model.ladders_:
+        assert member.network.norm.running_mean.tolist() == [3.0]
+        assert member.network.rest[1].running_mean.abs().max() > 0
+
+
+def test_statistics_stay_frozen_where_rows_are_held_out_and_each_epoch_is_measured():
+    recipe = Recipe(data="array", network=(), costs=1.0, epochs=2, validation=100)
+    rows = Split(np.arange(100), np.arange(300), np.arange(300, 400))
+    examples = Examples(torch.from_numpy(IMAGES), torch.from_numpy(CLASSES), 10)
+    trained = fit(examples, [rows], recipe, [0], device="cpu", build=build_around(Frozen(), IMAGES))
+    assert trained.histories[0][1]["validation_error"] < 100
+    assert trained.ladders[0].network.norm.running_mean.tolist() == [3.0]
+
+
+@pytest.mark.parametrize(
+    ("network", "instead"),
+    [
+        (Ladder((64,), [Dense(10)]), "give LadderClassifier rungs, for example network="),
+        (nn.Sequential(Ladder((64,), [Dense(10)])), "give LadderClassifier rungs, for example network="),
+        (gamma(nn.Linear(64, 10), 10), "give the network that it stands around"),
+    ],
+    ids=["ladder", "ladder within", "gamma"],
+)
+def test_a_model_with_costs_of_its_own_is_refused_with_what_to_give_instead(network, instead):
+    with pytest.raises(TypeError, match=f"whose own costs would be left out.*{instead}"):
+        classifier(network).fit(ROWS, SEEN)
+
+
 @pytest.mark.parametrize(
     ("settings", "X", "message"),
     [
@@ -139,7 +192,7 @@ def test_what_does_not_fit_a_module_is_refused(settings, X, message):
 
 
 def test_a_last_layer_of_another_width_is_refused_with_both_shapes():
-    with pytest.raises(ValueError, match=r"\(2, 7\).*\(2, 10\)"):
+    with pytest.raises(ValueError, match=r"\(rows, 7\).*\(rows, 10\)"):
         classifier(nn.Linear(64, 7)).fit(ROWS, SEEN)
 
 

@@ -301,10 +301,44 @@ def test_calibration_is_exact_however_the_rows_are_cut(chunk):
 def test_calibration_turns_dropout_off_and_modes_back():
     network = nn.Sequential(nn.Linear(6, 5), nn.Dropout(0.5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 3))
     model = gamma(network, n_classes=3).train()
-    network[2].eval()
+    network[3].eval()
     model.calibrate(UNLABELED)
     torch.testing.assert_close(network[2].running_mean, network[0](UNLABELED).mean(0))
-    assert [module.training for module in network] == [True, True, False, True, True]
+    assert [module.training for module in network] == [True, True, True, False, True]
+
+
+class Frozen(nn.Module):
+    """The usual way to go on from a network's own statistics: `train` leaves a layer in eval mode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.frozen, self.hidden = nn.BatchNorm1d(6), nn.Linear(6, 5)
+        self.norm, self.head = nn.BatchNorm1d(5), nn.Linear(5, 3)
+        self.frozen.running_mean.fill_(2.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.norm(self.hidden(self.frozen(x))))
+
+    def train(self, mode: bool = True) -> "Frozen":
+        super().train(mode)
+        self.frozen.eval()
+        return self
+
+
+def test_layers_that_stay_in_eval_mode_in_training_keep_their_statistics():
+    network = Frozen()
+    model = gamma(network, n_classes=3).train()
+    trained = model(UNLABELED)
+    model.calibrate(UNLABELED)
+    assert network.frozen.running_mean.tolist() == [2.0] * 6
+    assert network.norm.running_mean.abs().max() > 0
+    torch.testing.assert_close(model.eval()(UNLABELED), trained, rtol=1e-4, atol=1e-5)
+
+
+def test_a_model_that_is_in_eval_mode_as_a_whole_has_all_its_statistics_set():
+    network = Frozen()
+    gamma(network, n_classes=3).eval().calibrate(UNLABELED)
+    torch.testing.assert_close(network.frozen.running_mean, UNLABELED.mean(0))
 
 
 def test_a_layer_that_works_twice_gathers_both_calls():
@@ -389,12 +423,15 @@ class LastLayerFirst(nn.Module):
 @pytest.mark.parametrize(
     "network",
     [
+        nn.Linear(6, 4),
+        torch.compile(nn.Sequential(nn.Linear(6, 4)), backend="eager"),
+        nn.DataParallel(nn.Sequential(nn.Linear(6, 4))),
         nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 4)),
         nn.Sequential(nn.Conv2d(3, 4, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten()),
         ResNet(3, classes=4),
         Attention(classes=4),
     ],
-    ids=["linear", "convolution", "ResNet", "attention"],
+    ids=["one layer", "compiled", "on devices", "linear", "convolution", "ResNet", "attention"],
 )
 def test_scores_of_another_width_are_refused_at_construction_with_both_shapes(network):
     expected = "The network gives scores of shape (rows, 4), and n_classes=10 asks for (rows, 10)."
@@ -425,11 +462,153 @@ def test_what_cannot_be_told_without_rows_is_told_with_an_example_or_in_the_firs
         (nn.Sequential(nn.Conv2d(3, 4, 1), nn.AdaptiveAvgPool2d(2)), None),
         (nn.Sequential(nn.Linear(6, 4), nn.AdaptiveAvgPool1d(1)), None),
         (nn.Identity(), None),
+        (nn.Sequential(nn.Linear(6, 5), nn.LazyLinear(4)), 4),
         (LastLayerFirst(), None),
     ],
 )
 def test_a_width_is_told_only_where_it_is_certain(network, width):
     assert width_of_output(network) == width
+
+
+class Remembering(nn.Module):
+    """It keeps in itself what it sees, and goes another way in its first call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(6, 4)
+        self.register_buffer("calls", torch.zeros(()))
+        self.seen: list[Tensor] = []
+        self.place: Tensor | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        self._buffers["calls"].add_(torch.rand(()) + 1)
+        self.seen.append(x)
+        if self.place is None:
+            self.place = torch.zeros_like(x[:1])
+        return self.head(x + self.place)
+
+
+def test_a_network_that_remembers_its_calls_remembers_none_when_it_is_wrapped():
+    network, heard = nn.Sequential(nn.Identity(), Remembering()), []
+    network.register_forward_hook(lambda *given: heard.append(given))
+    network[1].register_forward_hook(lambda *given: heard.append(given))
+    state = torch.get_rng_state()
+    model = gamma(network, n_classes=4)
+    assert (network[1].seen, network[1].place, heard) == ([], None, [])
+    assert network[1].calls == 0
+    assert torch.equal(torch.get_rng_state(), state)
+    assert model.costs(UNLABELED).total > 0
+    with pytest.raises(ValueError, match=re.escape("scores of shape (rows, 4), and n_classes=3")):
+        gamma(Remembering(), n_classes=3)
+
+
+def test_of_a_network_that_cannot_be_copied_the_first_call_tells_the_width():
+    network = nn.Sequential(nn.Linear(6, 4))
+    network.last = network(UNLABELED)  # with its history, which torch does not copy
+    with pytest.raises(ValueError, match=re.escape("scores of shape (12, 4), and n_classes=3 asks for (12, 3)")):
+        gamma(network, n_classes=3)(UNLABELED)
+
+
+@pytest.mark.parametrize(
+    ("layers", "message"),
+    [
+        ([nn.AdaptiveAvgPool2d(1)], "(2, 3, 1, 1), and n_classes=3 asks for (2, 3). End it with nn.Flatten(),"),
+        ([], "(2, 3, 8, 8), and n_classes=3 asks for (2, 3). End it with nn.AdaptiveAvgPool2d(1) and nn.Flatten(),"),
+        ([nn.Flatten(2), nn.Linear(64, 3), nn.Identity()], "(2, 3, 3), and n_classes=3 asks for (2, 3). End it with"),
+        ([nn.Conv2d(3, 5, 1), nn.Flatten(2), nn.Linear(64, 3)], "(2, 5, 3), and n_classes=3 asks for (2, 3). Let it"),
+        ([nn.Flatten(0), nn.Unflatten(0, (-1, 3))], "(128, 3), and n_classes=3 asks for (2, 3). Let it give as many"),
+    ],
+)
+def test_scores_of_other_dimensions_are_refused_with_what_to_add(layers, message):
+    with pytest.raises(ValueError, match=re.escape(f"The network gives scores of shape {message}")):
+        gamma(nn.Sequential(nn.Conv2d(3, 3, 1), *layers), n_classes=3, example=IMAGES)
+
+
+@pytest.mark.parametrize("within", [lambda model: model, nn.Sequential, nn.DataParallel])
+def test_a_model_with_costs_of_its_own_is_refused(within):
+    network = within(Ladder((6,), [Dense(3)]))
+    with pytest.raises(TypeError, match=r"a Ladder, whose own costs .* LadderClassifier rungs"):
+        gamma(network, n_classes=3)
+    network = within(gamma(dense_network(), n_classes=3))
+    with pytest.raises(TypeError, match=r"a Gamma, whose own costs .* give the network that it stands around"):
+        gamma(network, n_classes=3)
+
+
+def test_rows_that_are_no_tensor_are_refused_at_every_door():
+    model, rows = gamma(dense_network(), n_classes=3), UNLABELED.numpy()
+    doors = (
+        model,
+        model.costs,
+        model.calibrate,
+        lambda given: model.costs(UNLABELED, given, TARGETS),
+        lambda given: model.draw_noise(given, 3),
+        lambda given: gamma(dense_network(), n_classes=3, example=given),
+    )
+    for door in doors:
+        with pytest.raises(TypeError, match=re.escape("Got rows as ndarray; expected a torch.Tensor. Make one with")):
+            door(rows)
+
+
+def seeing(*above: nn.Module) -> nn.Sequential:
+    return nn.Sequential(*above, nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, 3))
+
+
+@pytest.mark.parametrize(
+    ("rows", "error", "message"),
+    [
+        (IMAGES.double(), TypeError, r"Got rows of type torch.float64, .* computes in torch.float32: .*x\.to\(torch"),
+        ((255 * IMAGES).byte(), TypeError, r"Got rows of type torch.uint8, .* Give it x\.float\(\) / 255\."),
+        ((255 * IMAGES).long(), TypeError, r"Got rows of type torch.int64, .* Give it x\.to\(torch.float32\)\."),
+        (IMAGES.movedim(1, -1), ValueError, r"Got rows of shape \(10, 8, 8, 3\), .* turn .* x\.movedim\(-1, -3\)"),
+    ],
+)
+def test_rows_that_the_network_refuses_are_refused_with_what_to_do(rows, error, message):
+    model = gamma(seeing(), n_classes=3)
+    doors = [model, model.costs, model.calibrate]
+    for door in doors[:2] if rows.dtype == torch.float64 else doors:  # calibration brings them to its own type
+        with pytest.raises(error, match=message):
+            door(rows)
+
+
+def test_a_network_that_turns_its_rows_itself_gets_them_as_they_are():
+    class Turned(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.movedim(-1, 1) / 255
+
+    rows = (255 * IMAGES).byte().movedim(1, -1)
+    assert gamma(seeing(Turned()), n_classes=3).calibrate(rows).eval()(rows).shape == (10, 3)
+
+
+def test_what_else_goes_wrong_in_a_network_is_said_as_the_network_says_it():
+    with pytest.raises(RuntimeError, match="mat1 and mat2 shapes cannot be multiplied"):
+        gamma(dense_network(), n_classes=3)(UNLABELED[:, :2])
+    tokens = nn.Sequential(nn.Embedding(20, 8), nn.Flatten(), nn.Linear(40, 3))
+    with pytest.raises(RuntimeError, match="mat1 and mat2 shapes cannot be multiplied"):
+        gamma(tokens, n_classes=3)(torch.ones(10, 4, dtype=torch.int64))
+
+
+@pytest.mark.parametrize(
+    "through",
+    [lambda model: model, deepcopy, lambda model: pickle.loads(pickle.dumps(model))],
+    ids=["itself", "copy", "pickle"],
+)
+def test_a_normalisation_layer_that_came_later_is_refused_and_not_left_without_noise(through):
+    model = through(nn.SyncBatchNorm.convert_sync_batchnorm(gamma(dense_network(), n_classes=3)))
+    for call in (lambda: model.costs(UNLABELED), lambda: model.draw_noise(UNLABELED, 3)):
+        with pytest.raises(RuntimeError, match=r"Layer 1 of the network, SyncBatchNorm, came into it after gamma"):
+            call()
+    gamma(model.network.eval(), n_classes=3).costs(UNLABELED)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_compiled_costs_refuse_a_layer_that_came_later_too():
+    torch.compiler.reset()
+    model = gamma(dense_network(), n_classes=3)
+    compiled = torch.compile(model.costs, backend="eager")
+    compiled(UNLABELED, LABELED, TARGETS)
+    model.network[1] = nn.BatchNorm1d(5)
+    with pytest.raises(RuntimeError, match="Layer 1 of the network, BatchNorm1d, came into it after gamma"):
+        compiled(UNLABELED, LABELED, TARGETS)
 
 
 @pytest.mark.parametrize(

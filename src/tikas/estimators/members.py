@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from tikas.model.gamma import Gamma, gamma
 from tikas.model.ladder import Ladder
+from tikas.model.refusals import RefusedRowsError
 from tikas.training.fit import Build
 from tikas.training.recipe import Recipe
 
@@ -25,7 +26,7 @@ def build_around(module: nn.Module, rows: NDArray[np.float32]) -> Build:
     Parameters
     ----------
     module
-        It stays as it is. Members are in single precision.
+        It stays as it is. Members are in single precision. No ladder or Γ-model, which have costs of their own.
     rows
         What it takes; it is tried on the first two.
 
@@ -43,10 +44,11 @@ def build_around(module: nn.Module, rows: NDArray[np.float32]) -> Build:
         copy = deepcopy(module).cpu().float()
         try:
             model = gamma(copy, outputs, recipe.levels_of_noise(), recipe.costs[0], example=example)
-        except (RuntimeError, IndexError, NotImplementedError) as error:
+        except (RuntimeError, IndexError, NotImplementedError, RefusedRowsError) as error:
+            said = error.__cause__ if isinstance(error, RefusedRowsError) else error
             raise ValueError(
                 f"network={type(module).__name__}(…) does not take rows of shape {tuple(input_shape)}: "
-                f"{str(error).splitlines()[0]}. Give X in the shape that it takes, images as "
+                f"{str(said).splitlines()[0]}. Give X in the shape that it takes, images as "
                 "(n, channels, height, width) even if they are grey, or change its first layers."
             ) from error
         return cast("Ladder", model)  # it has all of a ladder that training asks for

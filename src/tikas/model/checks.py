@@ -1,7 +1,7 @@
 """What ladders and the Γ-model are built of, checked at their doors: what was given, what expected, what to do."""
 
 from collections.abc import Iterable, Sequence
-from math import isfinite
+from math import isfinite, prod
 from numbers import Integral
 from typing import Any, get_args
 
@@ -80,34 +80,37 @@ def check_input_shape(shape: Sequence[int]) -> None:
     """
     good = isinstance(shape, Sequence) and all(isinstance(side, Integral) and side > 0 for side in shape)
     if not good or len(shape) not in (1, 3):
-        grey = f" For grey images give {(1, *shape)}." if good and len(shape) == 2 else ""
+        remedy = f" For grey images give {(1, *shape)}." if good and len(shape) == 2 else ""
+        if getattr(shape, "ndim", 0) == 1:
+            remedy = f" Give a tuple, {tuple(shape.tolist())}."  # type: ignore[attr-defined]
         raise ValueError(
             f"input_shape={shape!r}: expected (features,), the shape of one row. For images it is "
-            f"(channels, height, width).{grey}"
+            f"(channels, height, width).{remedy}"
         )
     if channels_last(tuple(shape)):
         height, width, channels = shape
         raise ValueError(
             f"input_shape={tuple(shape)}: that is (height, width, channels); expected {(channels, height, width)}, "
-            "channels first. Turn the images with numpy.moveaxis(images, -1, -3)."
+            f"channels first. Turn the images with numpy.moveaxis(images, -1, -3). Maps that really are {channels} "
+            f"wide can lie on their side, {(height, channels, width)}."
         )
 
 
 def channels_last(shape: Shape) -> bool:
     """Whether a shape of three is certainly that of images with their channels at the end.
 
-    Square images are told by that; others by three or four channels behind sides of `LEAST_SIDE` pixels or more. Maps
-    that are really so narrow lie as well with their height and width exchanged.
+    Square images are told by that; others by so few channels behind sides of `LEAST_SIDE` pixels or more. Maps that are
+    really so narrow lie as well with their height and width exchanged.
 
     Examples
     --------
-    >>> channels_last((32, 32, 3)), channels_last((480, 640, 3)), channels_last((3, 32, 32)), channels_last((96, 3, 3))
+    >>> channels_last((32, 32, 3)), channels_last((480, 640, 1)), channels_last((3, 32, 32)), channels_last((96, 3, 3))
     (True, True, False, False)
     """
     if len(shape) != 3 or shape[2] > MOST_CHANNELS:
         return False
-    height, width, channels = shape
-    return height == width > MOST_CHANNELS or (channels >= 3 and min(height, width) >= LEAST_SIDE)
+    height, width, _ = shape
+    return height == width > MOST_CHANNELS or min(height, width) >= LEAST_SIDE
 
 
 def check_top(shape: Shape, task: str) -> None:
@@ -173,15 +176,23 @@ def check_cost(cost: float) -> None:
 
 
 def wrong_scores(given: tuple[Any, ...], rows: Any, n_classes: int) -> str:
-    """What to say of a network whose last layer is not `n_classes` wide.
+    """What to say of a network whose scores are not `n_classes` for each row.
 
     Examples
     --------
     >>> wrong_scores((8, 5), 8, n_classes=3)
     'The network gives scores of shape (8, 5), and n_classes=3 asks for (8, 3). Let its last layer have 3 outputs, ...
+    >>> wrong_scores((8, 3, 6, 6), 8, n_classes=3)
+    'The network gives scores of shape (8, 3, 6, 6), ... End it with nn.AdaptiveAvgPool2d(1) and nn.Flatten(), ...
     """
     shapes = [f"({', '.join(map(str, shape))})" for shape in (given, (rows, n_classes))]
-    return (
-        f"The network gives scores of shape {shapes[0]}, and n_classes={n_classes} asks for {shapes[1]}. "
-        f"Let its last layer have {n_classes} outputs, or set n_classes."
-    )
+    if len(given) > 2 and given[1] == n_classes:
+        pooling = f"nn.AdaptiveAvgPool{len(given) - 2}d(1) and " if prod(given[2:]) > 1 else ""
+        remedy = f"End it with {pooling}nn.Flatten(), for one score of each class."
+    elif len(given) > 2 and given[-1] == n_classes:
+        remedy = "Let it give one score of each class for a whole row, for example their mean over dimension 1."
+    elif given[-1:] == (n_classes,):
+        remedy = "Let it give as many rows of scores as it gets rows."
+    else:
+        remedy = f"Let its last layer have {n_classes} outputs, or set n_classes."
+    return f"The network gives scores of shape {shapes[0]}, and n_classes={n_classes} asks for {shapes[1]}. {remedy}"

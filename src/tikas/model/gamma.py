@@ -8,9 +8,11 @@ from torch import Tensor, nn
 
 from tikas.model.batch_checks import check_calibration, check_some, check_targets
 from tikas.model.checks import check_gamma, wrong_scores
-from tikas.model.corruption import Corruption, Draws, GivenDraws, RecordedDraws, in_eval_mode
+from tikas.model.corruption import NORMALIZATIONS, Corruption, Draws, GivenDraws, RecordedDraws, in_eval_mode
 from tikas.model.costs import Costs, supervised_cost
+from tikas.model.encoder import Encoder
 from tikas.model.names import Task
+from tikas.model.refusals import check_tensor, explained
 from tikas.model.rungs import Dense, NormalizedRung
 from tikas.model.running_statistics import beside, calibrate_running_statistics, running_statistics_left_alone
 from tikas.model.statistics import Gathering, normalize
@@ -50,6 +52,8 @@ def gamma(
     ValueError
         Where the network's scores are not `n_classes` wide. That is seen here when the network can be followed to its
         last layer, or with an `example`; otherwise in the first call.
+    TypeError
+        Where it is, or has in it, a `Ladder` or another Γ-model: those have costs of their own.
 
     Examples
     --------
@@ -93,7 +97,10 @@ class Gamma(nn.Module):
 
     Labelled and unlabelled rows, and the corrupted and the clean ones, go through the network in passes of their own,
     so its batch normalisation gives each its own statistics. None of these passes moves the running statistics:
-    `calibrate` sets them. Dropout and whatever else the network does in training mode stays as it is.
+    `calibrate` sets them, but for layers that you keep in eval mode in training: frozen ones work with the statistics
+    that they have. Dropout and whatever else the network does in training mode stays as it is.
+
+    Change the network's layers before, not after: a normalisation layer that comes later has no noise, and is refused.
 
     Under `torch.nn.parallel.DistributedDataParallel` use `tikas.model.parallel.CostsOf`. What `torch.utils.checkpoint`
     computes again in the backward pass it would compute without noise: leave it out of the network.
@@ -112,6 +119,7 @@ class Gamma(nn.Module):
     ) -> None:
         super().__init__()
         noises = check_gamma(network, n_classes, noise, cost)
+        _check_costless(network)
         self.task: Task = "classification"
         self.noise = noises[0]
         self.corruption = Corruption(network, noises[-1])
@@ -175,8 +183,10 @@ class Gamma(nn.Module):
         >>> bool(torch.isclose(costs.total, costs.supervised + 2.0 * costs.denoising[0]))
         True
         """
+        check_tensor(unlabeled)
         if labeled is None:
             labeled = unlabeled[:0]
+        check_tensor(labeled)
         if self.rung.cost:
             check_some(unlabeled)
         check_targets(targets, weights, labeled.shape[:1], self.task, self.rung.shape)
@@ -191,6 +201,7 @@ class Gamma(nn.Module):
 
     def _corrupted(self, rows: Tensor, draws: Draws) -> Tensor:
         """z̃ of the scores."""
+        self._check_layers()
         if rows.is_floating_point():
             rows = torch.add(rows, draws.like(rows), alpha=self.noise)
         with self.corruption.working(draws):
@@ -198,6 +209,16 @@ class Gamma(nn.Module):
         latent = self.rung.corrupt(latent, draws.like(latent))
         draws.finish()
         return latent
+
+    def _check_layers(self) -> None:
+        """Noise for each normalisation layer, those too that took the place of another."""
+        for name, layer in self.network.named_modules():
+            if isinstance(layer, NORMALIZATIONS) and self.corruption not in layer._forward_hooks.values():
+                raise RuntimeError(
+                    f"Layer {name} of the network, {type(layer).__name__}, came into it after gamma, and has no noise. "
+                    "Change the network first, with SyncBatchNorm.convert_sync_batchnorm for example, and then give it "
+                    "to gamma."
+                )
 
     def _denoising_cost(self, rows: Tensor, draws: Draws) -> Tensor:
         """‖z - (ẑ - μ)/σ‖² per row and class, with the clean batch's μ and σ."""
@@ -225,6 +246,7 @@ class Gamma(nn.Module):
     @torch.no_grad()
     def _places(self, rows: Tensor) -> list[tuple[int, ...]]:
         """The shape of a row at every place, from a corrupted pass over two of these."""
+        check_tensor(rows)
         draws = RecordedDraws(rows[:2])
         with in_eval_mode(self.network):
             self._corrupted(rows[:2], draws)
@@ -239,6 +261,7 @@ class Gamma(nn.Module):
 
     def encode(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The clean normalised scores z, and the scores γ·(z + β) that are made of them."""
+        check_tensor(x)
         if not (self.training or torch.compiler.is_compiling() or bool(self.calibrated)):
             raise RuntimeError(
                 "This model has no statistics for eval mode yet: call calibrate(rows) with training rows first."
@@ -253,7 +276,9 @@ class Gamma(nn.Module):
 
         Each of the network's layers with running statistics, in the order of their work, gets the mean and variance
         of what comes to it with the layers before it already set and dropout off; then the scores get theirs. That
-        takes a pass over the rows for every such layer, up to that layer, `chunk` rows at a time.
+        takes a pass over the rows for every such layer, up to that layer, `chunk` rows at a time. Layers that are in
+        eval mode while the model is in training mode are frozen, and keep theirs. In eval mode nothing tells them from
+        others: call `calibrate` in training mode where there are some.
 
         Examples
         --------
@@ -263,10 +288,13 @@ class Gamma(nn.Module):
         >>> bool(torch.allclose(model.train()(rows), model.eval()(rows), atol=1e-5))
         True
         """
+        check_tensor(x)
         check_calibration(x, chunk)
+        frozen = {layer for layer in self.network.modules() if self.training and not layer.training}
         with in_eval_mode(self.network):
             chunks = x.split(chunk)
-            calibrate_running_statistics(self.network, chunks)
+            with explained(x, self.rung.mean.dtype):
+                calibrate_running_statistics(self.network, chunks, frozen)
             gathering = Gathering(self.rung.shape)
             for rows in chunks:
                 gathering.add(self._scores(beside(rows, self.rung.mean)))
@@ -278,10 +306,22 @@ class Gamma(nn.Module):
 
     def _scores(self, x: Tensor) -> Tensor:
         """What the network makes of these rows, in the mode that it is in."""
-        with running_statistics_left_alone(self.network):
+        with running_statistics_left_alone(self.network), explained(x, self.rung.mean.dtype):
             scores = self.network(x)
         if not isinstance(scores, Tensor):
             raise TypeError(f"The network returns {type(scores).__name__}; wrap it so that it returns class scores.")
         if scores.shape != (len(x), *self.rung.shape):
             raise ValueError(wrong_scores(tuple(scores.shape), len(x), self.rung.shape[0]))
         return scores
+
+
+def _check_costless(network: nn.Module) -> None:
+    for module in network.modules():
+        if isinstance(module, Encoder | Gamma):
+            instead = "LadderClassifier rungs, for example network=['conv 32 3', 'max 2', 100]"
+            raise TypeError(
+                f"network={type(network).__name__}(…) {'is' if module is network else 'has in it'} a "
+                f"{type(module).__name__}, whose own costs would be left out, and whose statistics would stay as they "
+                "are. Call its own costs and calibrate, or give "
+                f"{'the network that it stands around' if isinstance(module, Gamma) else instead}."
+            )

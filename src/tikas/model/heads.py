@@ -1,10 +1,13 @@
 """How wide a network's output is, as far as can be told without rows to run it on."""
 
+from copy import deepcopy
 from typing import Any
 
 import torch
-from torch import fx, nn
+from torch import Tensor, fx, nn
 from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parameter import is_lazy
 
 from tikas.model.corruption import NORMALIZATIONS
 
@@ -41,8 +44,9 @@ CONVOLUTIONS = (nn.Conv1d, nn.Conv2d)
 def width_of_output(network: nn.Module) -> int | None:
     """Features of the last layer, where it is certain which that is and that its width is the output's.
 
-    The network's own `forward` is followed symbolically, from its output back to a linear layer or to a convolution
-    whose maps are pooled to single values. None where that cannot be done.
+    The `forward` of a copy without values is followed symbolically, from its output back to a linear layer or to a
+    convolution whose maps are pooled to single values. None where that cannot be done. The network itself stays as it
+    is, whatever its `forward` keeps in it.
 
     Examples
     --------
@@ -50,12 +54,14 @@ def width_of_output(network: nn.Module) -> int | None:
     3
     """
     try:
-        (output,) = (node for node in fx.symbolic_trace(network).graph.nodes if node.op == "output")
+        followed = nn.Sequential(_copy_without_values(_unwrapped(network)))
+        with torch.random.fork_rng(devices=[]):
+            (output,) = (node for node in _Follower().trace(followed).nodes if node.op == "output")
     except Exception:  # whatever a stranger's `forward` does when its input is a symbol
         return None
     node, pooled, flattened = output.args[0], False, False
     while isinstance(node, fx.Node) and node.op in {"call_module", "call_function", "call_method"}:
-        layer = _layer(network, node)
+        layer = _layer(followed, node)
         if isinstance(layer, nn.Linear):
             return None if pooled or flattened else layer.out_features
         if isinstance(layer, CONVOLUTIONS):
@@ -68,6 +74,28 @@ def width_of_output(network: nn.Module) -> int | None:
             return None
         node = node.args[0] if node.args else None
     return None
+
+
+class _Follower(fx.Tracer):
+    """Goes into whatever has no hooks: those of others are not for symbols."""
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return super().is_leaf_module(m, module_qualified_name) or bool(m._forward_hooks or m._forward_pre_hooks)
+
+
+def _unwrapped(network: nn.Module) -> nn.Module:
+    """What a compiler, or what runs it on several devices, stands around; the scores are the same."""
+    name = "module" if isinstance(network, nn.DataParallel | DistributedDataParallel) else "_orig_mod"
+    inner = getattr(network, name, None)
+    return network if inner is None else _unwrapped(inner)
+
+
+def _copy_without_values(network: nn.Module) -> nn.Module:
+    """The same layers and attributes, but nothing that is the network's own, and of weights the shapes alone."""
+    weights = [weight for weight in network.parameters() if not is_lazy(weight)]
+    empty: dict[int, Tensor] = {id(w): nn.Parameter(w.detach().to("meta"), w.requires_grad) for w in weights}
+    empty |= {id(buffer): buffer.to("meta") for buffer in network.buffers() if not is_lazy(buffer)}
+    return deepcopy(network, empty)
 
 
 def _layer(network: nn.Module, node: fx.Node) -> Any:

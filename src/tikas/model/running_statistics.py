@@ -1,6 +1,6 @@
 """Running statistics in networks of others' making: set exactly from given rows, and by nothing else."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,13 +17,16 @@ class _FarEnough(Exception):  # noqa: N818 - ends a pass, and is no error
 
 
 @torch.no_grad()
-def calibrate_running_statistics(network: nn.Module, chunks: Sequence[Tensor]) -> None:
+def calibrate_running_statistics(
+    network: nn.Module, chunks: Sequence[Tensor], frozen: Collection[nn.Module] = ()
+) -> None:
     """Set the running statistics of every layer that keeps some from these rows, one layer after another.
 
     A layer's statistics are gathered over all chunks with the layers that work before it already set. Those of batch
     normalisation are the mean and variance of all rows, those of instance normalisation what its rows have on average,
     each for itself. The variance is the biased one, with which a layer normalises in training. A layer that a pass
-    calls several times gathers what comes to it in all these calls. The network must be in eval mode.
+    calls several times gathers what comes to it in all these calls. Layers that are `frozen` stay as they are. The
+    network must be in eval mode.
 
     Examples
     --------
@@ -32,7 +35,7 @@ def calibrate_running_statistics(network: nn.Module, chunks: Sequence[Tensor]) -
     >>> network[0].running_mean, network[0].running_var
     (tensor([3.]), tensor([4.6667]))
     """
-    for layer, calls in _calls(network, chunks[0]).items():
+    for layer, calls in _calls(network, chunks[0], frozen).items():
         mean, variance = _gather(network, chunks, layer, calls).moments()
         assert layer.running_mean is not None
         assert layer.running_var is not None
@@ -74,16 +77,17 @@ class _OfEachRow:
         return self.means.mean, self.variances.mean
 
 
-def _calls(network: nn.Module, rows: Tensor) -> dict[_NormBase, int]:
+def _calls(network: nn.Module, rows: Tensor, frozen: Collection[nn.Module]) -> dict[_NormBase, int]:
     """The layers that keep running statistics, in the order of their first call, and how often a pass calls each."""
     calls: dict[_NormBase, int] = {}
 
     def count(layer: _NormBase, values: Tensor) -> None:  # noqa: ARG001
         calls[layer] = calls.get(layer, 0) + 1
 
-    tracked = [m for m in network.modules() if isinstance(m, _NormBase) and m.running_mean is not None]
-    if tracked:
-        _run(network, rows, tracked, count)
+    keeping = [m for m in network.modules() if isinstance(m, _NormBase) and m.running_mean is not None]
+    to_set = [layer for layer in keeping if layer not in frozen]
+    if to_set:
+        _run(network, rows, to_set, count)
     return calls
 
 

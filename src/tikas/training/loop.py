@@ -166,8 +166,10 @@ def _finish(fleet: Fleet, job: Job) -> list[Ladder]:
     _check_weights(ladders, job)
     for ladder, split in zip(ladders, job.splits, strict=True):
         chosen = split.labeled if job.recipes[0].calibration == "labeled" else split.unlabeled
-        with full_precision():
-            ladder.calibrate(rows[torch.as_tensor(chosen, device=rows.device)])
+        with (
+            full_precision()
+        ):  # in training mode, which Ctrl-C may have found it out of, frozen layers are known as such
+            ladder.train().calibrate(rows[torch.as_tensor(chosen, device=rows.device)])
         ladder.eval().cpu()
     return ladders
 

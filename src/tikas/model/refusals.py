@@ -1,0 +1,61 @@
+"""What to say of rows that a network of somebody else's making does not take."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tikas.model.checks import channels_last
+
+
+class RefusedRowsError(ValueError):
+    """The network does not take rows of this shape; the cause is what torch says of it."""
+
+
+def check_tensor(rows: Any) -> None:
+    """That rows are a tensor, as torch's layers ask for.
+
+    Examples
+    --------
+    >>> check_tensor([[1.0, 2.0]])
+    Traceback (most recent call last):
+    TypeError: Got rows as list; expected a torch.Tensor. Make one with torch.as_tensor(rows, dtype=torch.float32).
+    """
+    if not isinstance(rows, Tensor):
+        raise TypeError(
+            f"Got rows as {type(rows).__name__}; expected a torch.Tensor. Make one with "
+            "torch.as_tensor(rows, dtype=torch.float32)."
+        )
+
+
+@contextmanager
+def explained(rows: Tensor, dtype: torch.dtype) -> Iterator[None]:
+    """Say what to do about rows that a network of this type refuses.
+
+    Not before it does: it may well take pixels as they come, or channels at the end, and turn them itself.
+
+    Examples
+    --------
+    >>> rows = torch.zeros(2, 3, dtype=torch.uint8)
+    >>> with explained(rows, torch.float32):
+    ...     torch.nn.Linear(3, 1)(rows)
+    Traceback (most recent call last):
+    TypeError: Got rows of type torch.uint8, and this network computes in torch.float32: ... Give it x.float() / 255.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        said = str(error).partition("\n")[0].rstrip(".")
+        if rows.dtype != dtype and ("type" in said or "not implemented for" in said):
+            remedy = "x.float() / 255" if rows.dtype == torch.uint8 else f"x.to({dtype})"
+            raise TypeError(
+                f"Got rows of type {rows.dtype}, and this network computes in {dtype}: {said}. Give it {remedy}."
+            ) from error
+        if channels_last(tuple(rows.shape[1:])) and "channel" in said:
+            raise RefusedRowsError(
+                f"Got rows of shape {tuple(rows.shape)}, which this network does not take: {said}. Channels come "
+                "first: turn the images with x.movedim(-1, -3)."
+            ) from error
+        raise
