@@ -190,6 +190,9 @@ def test_a_folder_of_images_goes_from_training_to_prediction(
     assert capsys.readouterr().err == ""
     assert run("predict", "m.safetensors", "photos.v2", "--target", "kind") == 2
     assert "leave --target out" in said(capsys)
+    assert run("predict", "m.safetensors", "photos.v2/test/one/one30.png") == 2
+    assert "one30.png is one image; expected a folder of them, or a table. Give its folder, " in (line := said(capsys))
+    assert "photos.v2/test/one, for all images in it" in line
     Path("nothing").mkdir()
     assert run("predict", "m.safetensors", "nothing") == 2
     assert "nothing holds no images" in said(capsys)
@@ -230,6 +233,7 @@ def test_defaults_follow_from_the_data_and_the_network() -> None:
         (["train", "--data", "absent.csv", "--target", "kind"], "absent.csv"),
         (["train", "--labels", "7"], "7"),
         (["train", "--network", "conv_tiny"], "conv_tiny"),
+        (["train", "--network", "conv_pool_cnn_c"], "LadderClassifier(network='conv_pool_cnn_c') makes the Γ-model"),
         (["train", "--network", "conv 8 9"], "(9, 9) is larger than the map below it, which has shape (1, 8, 8)"),
         (["train", "--data", "photos/of-flowers"], "photos/of-flowers does not exist"),
         (["train", "--data", "empty"], "empty holds no class"),

@@ -9,6 +9,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 from sklearn.datasets import load_digits
 from sklearn.model_selection import GridSearchCV
+from torch import nn
 
 import tikas
 from tikas import Conv, Dense, GlobalMeanPool, LadderClassifier, LadderRegressor, MaxPool
@@ -61,6 +62,30 @@ def test_the_papers_networks_have_names():
     assert model.recipe_.costs == (1.0,)
 
 
+def test_conv_pool_cnn_c_has_a_name_too_and_gets_the_gamma_model(tmp_path):
+    images = np.random.default_rng(0).random((12, 16, 12), np.float32)
+    settings = {"epochs": 1, "batch_size": 6, "labeled_batch_size": 6, "n_members": 2}
+    model = clone(classifier("conv_pool_cnn_c", **settings)).fit(images, np.arange(12) % 3)
+    assert model.network == "conv_pool_cnn_c"
+    assert (model.input_shape_, model.ladder_.shapes[-1], model.recipe_.costs) == ((1, 16, 12), (3,), (1.0,))
+    assert_allclose(model.predict_proba(images).sum(1), 1, rtol=1e-5)
+    again = clone(model).fit(images[:, None], np.arange(12) % 3)
+    assert_array_equal(again.predict_proba(images), model.predict_proba(images))
+    one, other = (member.network[1].weight for member in model.ladders_)
+    assert not torch.allclose(one, other, atol=0.1)  # each from weights of its own
+    with pytest.raises(ValueError, match=r"The network is a module, and a file .*state_dict"):
+        model.save(tmp_path / "model")
+
+
+def test_conv_pool_cnn_c_takes_images_and_gives_classes_alone():
+    with pytest.raises(ValueError, match=r"takes images, and X has shape \(400, 64\)"):
+        classifier("conv_pool_cnn_c").fit(IMAGES.reshape(400, -1), SEEN)
+    with pytest.raises(ValueError, match=r"\(400, 8, 8, 1\); expected \(400, 1, 8, 8\)"):
+        classifier("conv_pool_cnn_c").fit(np.moveaxis(IMAGES, 1, -1), SEEN)
+    with pytest.raises(ValueError, match="give LadderRegressor rungs"):
+        LadderRegressor("conv_pool_cnn_c").fit(IMAGES, CLASSES)
+
+
 @pytest.mark.parametrize(
     ("network", "costs"),
     [("conv_fc", (1000, 10, 0.1)), ("conv_large", (4,)), (RUNGS, (1,)), ("mlp", (1000, 10, 0.1)), ((8,), None)],
@@ -109,6 +134,20 @@ def test_a_wrong_layout_is_refused_in_fit_and_in_predict_with_both_shapes(networ
         model.predict(IMAGES[:5].reshape(5, -1))
 
 
+@pytest.mark.parametrize("network", [RUNGS, (8,)])
+def test_of_one_image_alone_it_is_said_to_give_several(network):
+    grey = classifier(network, epochs=1).fit(IMAGES[:, 0], SEEN)
+    for image in (IMAGES[0, 0], IMAGES[0, 0].tolist()):
+        with pytest.raises(ValueError, match=r"shape \(8, 8\), as one .* \(n, 1, 8, 8\)\. Give X\[:1\], not X\[0\]"):
+            grey.predict(image)
+    assert grey.predict(IMAGES[:1, 0]).shape == (1,)
+    colour = classifier(network, epochs=1).fit(COLOURS, SEEN)
+    with pytest.raises(ValueError, match=r"\(3, 8, 8\), as one image has; expected \(n, 3, 8, 8\)\. Give X\[:1\]"):
+        colour.predict(COLOURS[0])
+    with pytest.raises(ValueError, match=r"X has 8 features.*Give the columns"):
+        colour.predict(IMAGES[0, 0])
+
+
 @pytest.mark.parametrize(
     ("network", "X", "message"),
     [
@@ -121,6 +160,7 @@ def test_a_wrong_layout_is_refused_in_fit_and_in_predict_with_both_shapes(networ
         (RUNGS, np.where(IMAGES > 0.9, np.nan, IMAGES), "NaN"),
         (RUNGS, np.where(IMAGES > 0.9, np.inf, IMAGES), "infinity.*Leave such rows out"),
         (RUNGS, IMAGES[:1], "n_samples = 1"),
+        (RUNGS, np.zeros((40, 48, 32, 1)), r"\(40, 48, 32, 1\); expected \(40, 1, 48, 32\)"),
     ],
 )
 def test_what_cannot_be_trained_on_is_refused_and_the_estimator_stays_unfitted(network, X, message):
@@ -158,6 +198,17 @@ def test_a_fit_goes_on_from_images_of_the_same_shape_alone():
     assert model.n_iter_ == 4
     with pytest.raises(ValueError, match=r"takes rows of shape \(1, 8, 8\).*now there are \(3, 8, 8\)"):
         model.fit(COLOURS, SEEN)
+
+
+def test_a_fit_goes_on_with_the_same_network_alone():
+    model = classifier(warm_start=True, epochs=1).fit(IMAGES, SEEN)
+    assert model.set_params(network=[Conv(8, 3), MaxPool(2)]).fit(IMAGES, SEEN).n_iter_ == 2
+    message = r"other rungs, network=\('conv 8 3', 'max 2'\); now network=\['conv 4 3'\].*warm_start=False"
+    with pytest.raises(ValueError, match=message):
+        model.set_params(network=["conv 4 3"]).fit(IMAGES, SEEN)
+    module = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    with pytest.raises(ValueError, match=r"other rungs, network=\('conv 8 3', 'max 2'\); now network=Sequential\(…\)"):
+        model.set_params(network=module).fit(IMAGES, SEEN)
 
 
 @pytest.mark.parametrize("network", [RUNGS, (16,)])

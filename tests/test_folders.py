@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from tikas.data.folders import read_folder
+from tikas.data.folders import find_images, read_folder, read_images
 
 Image = pytest.importorskip("PIL.Image", reason="needs Pillow")
 
@@ -89,9 +89,21 @@ def test_without_test_images_there_are_no_test_rows(tmp_path):
     assert data.test_y.shape == (0,)
 
 
-def test_images_without_a_label_may_be_spelled_either_way(folder):
-    (folder / "unlabeled").rename(folder / "unlabelled")
-    assert read_folder(folder).train_y.tolist() == [0, 1, 1, -1]
+@pytest.mark.parametrize("name", ["unlabelled", "Unlabeled", "UNLABELLED"])
+def test_images_without_a_label_may_be_spelled_either_way_and_with_capitals(folder, name):
+    (folder / "unlabeled").rename(folder / name)
+    data = read_folder(folder)
+    assert data.classes == ("cats", "dogs")
+    assert data.train_y.tolist() == [0, 1, 1, -1]
+
+
+def test_what_an_archive_leaves_behind_is_no_class(folder):
+    for name in ("__MACOSX/cats/1.png", "test/__MACOSX/1.png", ".cache/1.png", "unlabeled/__MACOSX/1.png"):
+        save(picture(seed=9), folder / name)
+    data = read_folder(folder)
+    assert data.classes == ("cats", "dogs")
+    assert (len(data.train_x), len(data.test_x)) == (4, 1)
+    assert len(find_images(folder)) == 5
 
 
 def test_hidden_files_and_loose_texts_are_passed_over(folder):
@@ -171,9 +183,36 @@ def test_an_animation_is_refused(folder):
         read_folder(folder)
 
 
-def test_sixteen_bits_of_grey_are_refused(folder):
-    save(Image.fromarray(np.zeros((5, 6), np.uint16)), folder / "dogs" / "c.png")
-    with pytest.raises(ValueError, match=r"dogs.c\.png has pixels of the mode 'I;16'; expected 8 bits"):
+def test_sixteen_bits_of_grey_are_read_to_the_pixel_and_go_with_eight(tmp_path):
+    grey = np.array([[0, 1, 255], [256, 40_000, 65_535]], np.uint16)
+    save(Image.fromarray(grey), tmp_path / "a" / "1.png")
+    save(Image.fromarray((grey // 257).astype(np.uint8)), tmp_path / "b" / "1.png")
+    sixteen, eight = read_folder(tmp_path).train_x
+    np.testing.assert_array_equal(sixteen[0], grey / np.float32(65_535))
+    np.testing.assert_allclose(sixteen, eight, atol=1 / 255)
+
+
+def test_sixteen_bits_in_the_mode_of_older_pillows_are_the_same(tmp_path, monkeypatch):
+    grey = np.array([[0, 65_535]], np.uint16)
+    file = save(Image.fromarray(grey), tmp_path / "1.png")
+    monkeypatch.setattr("PIL.ImageOps.exif_transpose", lambda _: Image.fromarray(grey.astype(np.int32)))
+    assert read_images([file]).tolist() == [[[[0.0, 1.0]]]]
+
+
+def test_a_grey_of_sixteen_bits_that_stands_for_nothing_is_refused_where_it_is_found(tmp_path):
+    file = tmp_path / "1.png"
+    for transparency in (7, 9):
+        save(Image.fromarray(np.array([[0, 9]], np.uint16)), file, transparency=transparency)
+        if transparency == 7:
+            assert read_images([file]).shape == (1, 1, 1, 2)
+    with pytest.raises(ValueError, match=r"1\.png is transparent in places"):
+        read_images([file])
+
+
+def test_other_modes_are_refused_with_what_to_do_before_converting(folder):
+    save(Image.new("CMYK", SIZE), folder / "dogs" / "c.jpg")
+    message = r"dogs.c\.jpg has pixels of the mode 'CMYK'; expected 8 or 16 bits of grey.*'F' to 0…255 before"
+    with pytest.raises(ValueError, match=message):
         read_folder(folder)
 
 

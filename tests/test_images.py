@@ -23,8 +23,14 @@ def test_square_images_with_channels_last_are_refused_with_both_shapes(channels)
         as_images(np.zeros((2, 8, 8, channels)))
 
 
+@pytest.mark.parametrize("channels", [1, 2, 3, 4])
+def test_oblong_images_with_channels_last_are_refused_too_where_they_are_large(channels):
+    with pytest.raises(ValueError, match=rf"\(2, 48, 32, {channels}\); expected \(2, {channels}, 48, 32\).*moveaxis"):
+        as_images(np.zeros((2, 48, 32, channels)))
+
+
 def test_maps_that_only_look_odd_are_images():
-    for shape in ((2, 8, 100, 1), (2, 3, 3, 3), (2, 16, 5, 4)):
+    for shape in ((2, 8, 100, 1), (2, 3, 3, 3), (2, 16, 5, 4), (2, 48, 1, 32)):
         assert as_images(np.zeros(shape)).shape == shape
 
 

@@ -94,6 +94,27 @@ NETWORKS: dict[str, tuple[nn.Sequential, Tensor]] = {
         nn.Sequential(nn.Flatten(), nn.Linear(162, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 4)),
         IMAGES,
     ),
+    "mean over the whole map on top": (
+        nn.Sequential(conv(2, 5, 4), nn.Conv2d(5, 4, 1), nn.AvgPool2d(6), nn.Flatten()),
+        IMAGES,
+    ),
+    "convolution of the whole map on top": (
+        nn.Sequential(conv(2, 5, 4), nn.MaxPool2d(2), nn.Conv2d(5, 4, 3), nn.BatchNorm2d(4), nn.Flatten()),
+        IMAGES,
+    ),
+    "convolutions of one position": (
+        nn.Sequential(
+            *(conv(2, 5, 3), nn.AvgPool2d(7), conv(5, 6, 1), nn.Conv2d(6, 4, 1, bias=False), nn.Flatten()),
+        ),
+        IMAGES,
+    ),
+    "convolutions of means": (
+        nn.Sequential(
+            *(conv(2, 5, 3), nn.AdaptiveAvgPool2d(1), nn.BatchNorm2d(5)),
+            *(nn.Conv2d(5, 6, 1), nn.Tanh(), nn.BatchNorm2d(6), nn.Conv2d(6, 4, 1, stride=2), nn.Flatten()),
+        ),
+        IMAGES,
+    ),
     "nothing normalised": (
         nn.Sequential(
             *(nn.Conv2d(2, 5, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(5, 6, 3), nn.Tanh()),
@@ -366,12 +387,16 @@ OTHERWISE = "tikas.gamma(network, n_classes) works around any network."
         ([nn.AvgPool2d(2, divisor_override=3)], "only pooling without padding"),
         ([nn.AdaptiveAvgPool2d(3)], "only AdaptiveAvgPool2d(1), the mean over the whole map, can."),
         (
-            [nn.AdaptiveAvgPool2d(1), nn.Conv2d(2, 4, 1)],
-            "Layer 1, Conv2d(2, 4, kernel_size=(1, 1), stride=(1, 1)), can",
+            [nn.AdaptiveAvgPool2d(1), nn.Conv2d(2, 4, 3, padding=1)],
+            "Layer 1, Conv2d(2, 4, kernel_size=(3, 3), stride=(1, 1), padding=(1, 1)), can",
         ),
         (
-            [nn.AdaptiveAvgPool2d(1), nn.Conv2d(2, 4, 1)],
-            "it works on maps, and the mean over whole maps before it leaves",
+            [nn.AdaptiveAvgPool2d(1), nn.Conv2d(2, 4, 1), nn.MaxPool2d(1)],
+            "it works on maps, and the mean over whole maps before it leaves one position.",
+        ),
+        *(
+            ([nn.Conv2d(2, 4, 3), layer], "of activations, ReLU, LeakyReLU, Tanh, GELU.")
+            for layer in (nn.PReLU(), nn.ELU(), nn.ReLU6(), nn.Sigmoid(), nn.Hardtanh(), nn.Softmax(1))
         ),
         ([nn.Flatten(2)], "only nn.Flatten() of whole rows can."),
         ([nn.ReLU()], "an activation comes after Linear or Conv2d"),
@@ -412,6 +437,27 @@ def test_a_network_without_a_top_is_refused(layers, message):
         Ladder.from_sequential(nn.Sequential(*layers))
 
 
+@pytest.mark.parametrize("softmax", [nn.Softmax(dim=1), nn.LogSoftmax(dim=1)])
+def test_of_a_softmax_at_the_end_it_is_said_to_leave_it_out(softmax):
+    message = f"Layer 1, {softmax}: leave it out, the top of a ladder gives scores."
+    with pytest.raises(ValueError, match=re.escape(message)):
+        Ladder.from_sequential(nn.Sequential(nn.Linear(6, 3), softmax))
+
+
+def test_a_sequential_of_another_name_is_taken():
+    class Block(nn.Sequential):
+        def __init__(self, below: int, features: int) -> None:
+            super().__init__(nn.Linear(below, features), nn.ReLU())
+
+    class Network(nn.Sequential):
+        pass
+
+    network = Network(Block(6, 8), Block(8, 5), nn.Linear(5, 3)).eval()
+    ladder = Ladder.from_sequential(network).eval()
+    assert ladder.shapes == [(6,), (8,), (5,), (3,)]
+    torch.testing.assert_close(ladder(ROWS), network(ROWS), rtol=1e-5, atol=1e-5)
+
+
 def test_what_is_no_sequential_is_refused():
     class Own(nn.Sequential):
         def forward(self, x: Tensor) -> Tensor:
@@ -420,6 +466,8 @@ def test_what_is_no_sequential_is_refused():
     for network in (nn.Linear(6, 3), Own(nn.Linear(6, 6))):
         with pytest.raises(TypeError, match=re.escape(f"expected an nn.Sequential. {OTHERWISE}")):
             Ladder.from_sequential(network)
+    with pytest.raises(CannotBeARungError, match=re.escape("Layer 0, Own(")):
+        Ladder.from_sequential(nn.Sequential(Own(nn.Linear(6, 6)), nn.Linear(6, 3)))
 
 
 @pytest.mark.parametrize(
@@ -434,6 +482,10 @@ def test_what_is_no_sequential_is_refused():
         ([nn.Conv2d(3, 4, 9), nn.AdaptiveAvgPool2d(1)], (3, 8, 8), "a kernel of (9, 9) is larger than the map"),
         ([nn.MaxPool2d(9), nn.Flatten(), nn.Linear(3, 2)], (3, 8, 8), "pooling leaves nothing"),
         ([nn.Conv2d(3, 4, 3)], (3, 8, 8), "it is the top, and makes maps of shape (4, 6, 6); expected the shape"),
+        ([nn.Conv2d(3, 4, 3), nn.MaxPool2d(6)], (3, 8, 8), "it is the top, and makes maps of shape (4, 1, 1)"),
+        ([nn.Conv2d(3, 4, 3), nn.AvgPool2d(5)], (3, 8, 8), "it is the top, and makes maps of shape (4, 1, 1)"),
+        ([nn.Conv2d(3, 4, 3), nn.AvgPool2d(6)], (3, 8, 9), "it is the top, and makes maps of shape (4, 1, 1)"),
+        ([nn.Conv2d(3, 4, 5, stride=4)], (3, 8, 8), "it is the top, and makes maps of shape (4, 1, 1)"),
         ([nn.Linear(4, 1)], None, "The top rung has the shape (1,); expected (classes,), two at the least"),
     ],
 )

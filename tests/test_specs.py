@@ -5,6 +5,7 @@ import subprocess
 import sys
 from typing import get_args
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -16,6 +17,7 @@ from tikas.model.denoisers import DENOISERS
 from tikas.model.names import ActivationName, DenoiserName, Padding, Rounding
 from tikas.model.specs import RungSpec, shapes_of
 from tikas.model.texts import KINDS, from_text
+from tikas.training.networks import in_one_form
 
 # Texts.
 
@@ -116,6 +118,14 @@ def test_a_recipe_is_read_without_torch():
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
+@pytest.mark.parametrize("layers", [[torch.nn.Conv2d(1, 4, 3), torch.nn.ReLU()], torch.nn.Linear(4, 3)])
+def test_of_layers_in_place_of_rungs_it_is_said_to_give_a_sequential_or_rungs(layers):
+    layer = layers[0] if isinstance(layers, list) else layers
+    with pytest.raises(ValueError, match=r"LadderClassifier takes a torch\.nn\.Module, too\.$") as caught:
+        in_one_form(layers)
+    assert f"{layer} is a layer; give all layers in one nn.Sequential, or rungs, such as" in str(caught.value)
+
+
 def test_an_activation_is_filled_in_where_none_is_said():
     assert Conv(8, 3).with_activation("tanh") == Conv(8, 3, activation="tanh")
     assert Dense(8, activation="relu").with_activation("tanh") == Dense(8, activation="relu")
@@ -162,6 +172,10 @@ def test_windows_are_counted_as_torch_counts_them(side, size, stride):
         ((28, 28, 1), [Conv(10, 3), GlobalMeanPool()], ("(28, 28, 1)", "(1, 28, 28)")),
         ((32, 32, 3), [Conv(10, 3), GlobalMeanPool()], ("(32, 32, 3)", "(3, 32, 32)")),
         ((48, 64, 3), [Conv(10, 3), GlobalMeanPool()], ("(48, 64, 3)", "(3, 48, 64)")),
+        ((48, 32, 1), [Conv(10, 3), GlobalMeanPool()], ("(48, 32, 1)", "(1, 48, 32)")),
+        ((64, 32, 2), [Dense(10)], ("(64, 32, 2)", "(2, 64, 32)")),
+        ((64, 32, 2), [Dense(10)], ("(64, 32, 2)", "can lie on their side, (64, 2, 32)")),
+        (np.array([1, 28, 28]), [Dense(10)], ("array([ 1, 28, 28])", "Give a tuple, (1, 28, 28).")),
         ((28, 28), [Conv(10, 3), GlobalMeanPool()], ("(28, 28)", "(1, 28, 28)")),
         ((1, 3, 28, 28), [Conv(10, 3), GlobalMeanPool()], ("(1, 3, 28, 28)", "(channels, height, width)")),
         ((3, 0, 8), [Conv(10, 3), GlobalMeanPool()], ("(3, 0, 8)", "(channels, height, width)")),
@@ -185,7 +199,7 @@ def test_images_with_their_channels_last_are_refused_with_the_way_to_turn_them()
 
 def test_images_with_few_pixels_and_many_channels_are_no_mistake():
     assert Ladder((8, 8, 8), [Conv(4, 3), GlobalMeanPool()], costs=0).shapes[-1] == (4,)
-    for shape in ((12, 100, 1), (12, 100, 3), (64, 32, 2)):  # narrow maps of many channels
+    for shape in ((12, 100, 1), (12, 100, 3), (64, 2, 32)):  # narrow maps of many channels
         assert Ladder(shape, [Dense(3)], costs=0).shapes[0] == shape
     assert shapes_of((2, 2, 2), [Dense(3)]) == [(2, 2, 2), (3,)]
 

@@ -1,12 +1,14 @@
 """The paper's networks: their rungs, their map sizes, their settings."""
 
+import re
+
 import pytest
 import torch
 from torch import nn
 
 from tikas import Ladder
 from tikas.model.specs import shapes_of
-from tikas.model.zoo import ZOO, conv_pool_cnn_c
+from tikas.model.zoo import MODULES, ZOO, conv_pool_cnn_c
 from tikas.training.fleet import build_ladder
 from tikas.training.recipe import Recipe
 
@@ -102,6 +104,13 @@ def test_conv_pool_cnn_c_is_the_supervised_original():
     ]  # fmt: skip
     assert x.shape == (2, 10)
     assert conv_pool_cnn_c(outputs=7, channels=1).eval()(torch.rand(2, 1, 32, 32)).shape == (2, 7)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_recipe_of_rungs_says_which_door_a_module_goes_through(name):
+    with pytest.raises(ValueError, match=re.escape(f"LadderClassifier(network={name!r}) makes the Γ-model")) as caught:
+        Recipe(network=name)
+    assert f"tikas.model.zoo.{name}()" in str(caught.value)
 
 
 def test_conv_pool_cnn_c_starts_with_signals_of_one_scale_from_layer_to_layer():

@@ -109,8 +109,14 @@ def predict(command: Predict) -> int:
 
 
 def _from_table(command: Predict, model: LadderClassifier | LadderRegressor) -> _Given:
+    from tikas.data.folders import FORMATS
     from tikas.data.tables import read_table
 
+    if command.file.suffix.lower() in FORMATS and command.file.is_file():
+        raise ValueError(
+            f"{command.file} is one image; expected a folder of them, or a table. Give its folder, "
+            f"{command.file.parent}, for all images in it."
+        )
     table = read_table(command.file, command.target)
     if table.x.ndim > 2 and len(model.input_shape_) > 1:
         return _Given(table.x, table.y)  # the model sees that their layout is right

@@ -20,7 +20,12 @@ if TYPE_CHECKING:
 FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".bmp": "BMP", ".webp": "WEBP"}
 WITHOUT_LABEL = ("unlabeled", "unlabelled")
 FOR_TESTS = "test"
-LEFT_BY_FILE_MANAGERS = ("thumbs.db", "desktop.ini")
+LEFT_BEHIND = ("thumbs.db", "desktop.ini", "__macosx")
+"""By file managers and archives."""
+
+SIXTEEN_BITS = ("I;16", "I")
+"""Pillow's modes of grey PNG files with 16 bits; the second is that of its older versions."""
+
 LAYOUT = (
     "Expected a folder for each class with its images in it (cats/1.png, dogs/1.png), perhaps a folder unlabeled with "
     "images without a label, and perhaps a folder test with a folder for each class."
@@ -36,7 +41,8 @@ def read_folder(path: str | os.PathLike[str]) -> Dataset:
         A folder that holds ``CLASS/*.png`` for every class and perhaps ``unlabeled/*.png`` and ``test/CLASS/*.png``;
         ``.jpg``, ``.jpeg``, ``.bmp`` and ``.webp`` files too. All images are of one size, and all grey or all in
         colour. An alpha channel is dropped where everything is opaque, and refused elsewhere. A photograph is turned
-        as its camera says. Files whose names begin with a dot are passed over.
+        as its camera says. Whether ``unlabeled`` has capitals or a second l does not matter. What file managers and
+        archives leave behind is passed over, as is all whose name begins with a dot.
 
     Returns
     -------
@@ -78,7 +84,7 @@ def read_folder(path: str | os.PathLike[str]) -> Dataset:
         raise NotADirectoryError(f"{root} is no folder. {LAYOUT}")
     folders = _folders_in(root)
     tests = folders.pop(FOR_TESTS, None)
-    unlabeled = [folder for name in WITHOUT_LABEL if (folder := folders.pop(name, None))]
+    unlabeled = [folders.pop(name) for name in list(folders) if name.casefold() in WITHOUT_LABEL]
     if len(folders) < 2:
         raise ValueError(
             f"{root} holds {'one class, ' + ', '.join(folders) if folders else 'no class'}; there must be two or more "
@@ -130,13 +136,12 @@ def _images_in(folder: Path) -> list[Path]:
 
 
 def _entries(folder: Path) -> list[Path]:
-    """What is in a folder, in the order of names, without hidden files and what file managers leave behind."""
-    kept = (
-        entry
-        for entry in folder.iterdir()
-        if not entry.name.startswith(".") and entry.name.lower() not in LEFT_BY_FILE_MANAGERS
-    )
-    return sorted(kept, key=lambda entry: entry.name)
+    """What is in a folder, in the order of names, without what is passed over."""
+    return sorted((entry for entry in folder.iterdir() if not _passed_over(entry.name)), key=lambda entry: entry.name)
+
+
+def _passed_over(name: str) -> bool:
+    return name.startswith(".") or name.casefold() in LEFT_BEHIND
 
 
 def find_images(path: str | os.PathLike[str]) -> list[Path]:
@@ -161,7 +166,7 @@ def find_images(path: str | os.PathLike[str]) -> list[Path]:
         file
         for file in root.rglob("*")
         if file.suffix.lower() in FORMATS
-        and not any(part.startswith(".") for part in file.relative_to(root).parts)
+        and not any(map(_passed_over, file.relative_to(root).parts))
         and file.is_file()
     )
     if not files:
@@ -175,7 +180,7 @@ def read_images(files: Sequence[Path]) -> NDArray[np.float32]:
     Returns
     -------
     ndarray of float32, shape (n, channels, height, width)
-        Pixels in [0, 1]; one channel if they are grey, else three.
+        Pixels in [0, 1], of 8 bits and of 16; one channel if they are grey, else three.
 
     Raises
     ------
@@ -205,17 +210,17 @@ def read_images(files: Sequence[Path]) -> NDArray[np.float32]:
                 f"and all grey or all in colour. Resize or convert those that are not, for instance with Pillow's "
                 f"Image.resize and Image.convert."
             )
-        np.divide(pixels, 255, out=x[at], dtype=np.float32)
+        x[at] = pixels
     return x
 
 
-def _in_words(pixels: NDArray[np.uint8]) -> str:
+def _in_words(pixels: NDArray[np.float32]) -> str:
     channels, height, width = pixels.shape
     return f"{'grey' if channels == 1 else 'in colour'}, {width} wide and {height} high, {pixels.shape}"
 
 
-def _read(file: Path) -> NDArray[np.uint8]:
-    """The pixels of an image, channels first."""
+def _read(file: Path) -> NDArray[np.float32]:
+    """The pixels of an image in [0, 1], channels first."""
     try:
         from PIL import Image, ImageOps
     except ImportError as error:
@@ -232,23 +237,28 @@ def _read(file: Path) -> NDArray[np.uint8]:
         ) from error
     if animated:
         raise ValueError(f"{file} holds more than one picture. Save one of them alone, or take it out.")
-    pixels = np.asarray(_opaque(image, file))
+    largest = 65535 if image.mode in SIXTEEN_BITS else 255
+    pixels: NDArray[np.float32] = np.divide(np.asarray(_opaque(image, file)), largest, dtype=np.float32)
     return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
 
 
 def _opaque(image: Image, file: Path) -> Image:
     """The image as grey or in colour, without the alpha channel that it may have."""
-    if image.mode not in ("1", "L", "LA", "P", "PA", "RGB", "RGBA"):
+    if image.mode not in ("1", "L", "LA", "P", "PA", "RGB", "RGBA", *SIXTEEN_BITS):
         raise ValueError(
-            f"{file} has pixels of the mode {image.mode!r}; expected 8 bits of grey or of red, green and blue. "
-            f"Convert it, for instance with Pillow's Image.convert('L') or Image.convert('RGB')."
+            f"{file} has pixels of the mode {image.mode!r}; expected 8 or 16 bits of grey, or 8 bits of red, green and "
+            f"blue. Convert it, for instance with Pillow's Image.convert('RGB'). Scale grey of the mode 'F' to 0…255 "
+            f"before Image.convert('L'), which makes all above that white."
         )
-    kind = "L" if image.mode in ("1", "L", "LA") else "RGB"
-    if image.has_transparency_data:
+    kind, opaque = "L" if image.mode in ("1", "L", "LA") else "RGB", True
+    if image.mode in SIXTEEN_BITS:
+        kind, opaque = image.mode, bool((np.asarray(image) != image.info.get("transparency")).all())
+    elif image.has_transparency_data:
         image = image.convert("RGBA")
-        if np.asarray(image)[..., 3].min() < 255:
-            raise ValueError(
-                f"{file} is transparent in places, where it has no colour of its own. Put it onto a background, for "
-                f"instance with Pillow's Image.alpha_composite, and save it without the alpha channel."
-            )
+        opaque = bool((np.asarray(image)[..., 3] == 255).all())
+    if not opaque:
+        raise ValueError(
+            f"{file} is transparent in places, where it has no colour of its own. Put it onto a background, for "
+            f"instance with Pillow's Image.alpha_composite, and save it without the alpha channel."
+        )
     return image.convert(kind)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import KW_ONLY, dataclass, fields
 from math import prod
@@ -30,8 +30,9 @@ from tikas.model.ladder import Ladder
 from tikas.model.specs import RungSpec
 from tikas.saving import write_model
 from tikas.training.devices import suitable_device
-from tikas.training.fit import History, fit
+from tikas.training.fit import Build, History, fit
 from tikas.training.fleet import build_ladder
+from tikas.training.networks import rungs_of
 from tikas.training.progress import progress_bar
 from tikas.training.recipe import DIGITS, Recipe, suitable_costs, suitable_costs_on_maps, suitable_epochs
 
@@ -77,7 +78,7 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TakesRo
         """The recipe that the parameters describe; what they leave open follows from the network and the rows."""
         parameters = self.get_params(deep=False)
         chosen = {field.name: parameters[field.name] for field in fields(Recipe) if field.name in parameters}
-        if isinstance(self.network, nn.Module):
+        if self._around_module:
             chosen |= settings_around_module(chosen, self.task)
         elif self.costs is None:
             network = Recipe(network=chosen["network"])
@@ -86,6 +87,11 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TakesRo
         if self.epochs is None:
             chosen["epochs"] = suitable_epochs(len(rows), Recipe(batch_size=self.batch_size).batch_size)
         return Recipe(**{**chosen, "data": "array", "labels": "all", "task": self.task})
+
+    @property
+    def _around_module(self) -> bool:
+        """Whether the network is a module, one's own or one that has a name, and not rungs."""
+        return isinstance(self.network, nn.Module) or self._module_by_name is not None
 
     def _counted(
         self, rows: Array, targets: Array, sample_weight: ArrayLike | None
@@ -111,11 +117,9 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TakesRo
         recipe, device = self._recipe(rows), suitable_device(self.device)
         seeds: Sequence[int] = self._seeds()
         warn_of_few_rows(len(rows), recipe.batch_size, stacklevel=3)
-        earlier = self._ladders_to_go_on_from(rows.shape[1:], outputs) if self.warm_start else None
-        module = self.network if isinstance(self.network, nn.Module) else None
-        build = build_ladder if module is None else build_around(module, rows)
-        start = earlier
-        with nullcontext() if module is None else own_randomness():
+        earlier = self._ladders_to_go_on_from(rows.shape[1:], outputs, recipe) if self.warm_start else None
+        build, start = self._build(rows), earlier
+        with own_randomness() if self._around_module else nullcontext():
             if weights is not None:
                 weights = (weights / weights[labeled].max()).clip(TINY, 1)  # none becomes zero in single precision
                 weights = (weights / weights[labeled].mean()).astype(np.float32)
@@ -141,6 +145,12 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TakesRo
             warnings.warn(interruption(trained.histories, recipe.epochs, self.n_members), UserWarning, stacklevel=3)
         before = [] if earlier is None else self.history_
         self._keep(recipe, trained.ladders, seeds, joined_history(trained, before))
+
+    def _build(self, rows: Array) -> Build:
+        """What makes the members."""
+        if isinstance(self.network, nn.Module):
+            return build_around(self.network, rows)
+        return build_ladder if self._module_by_name is None else _build_by_name(self._module_by_name, rows)
 
     def _weigh_outputs(self, ladders: list[Ladder], targets: Array, weights: Array) -> None:
         """Let new ladders start from what the weights alone tell of the outputs."""
@@ -192,8 +202,9 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TakesRo
         """
         check_is_fitted(self)
         if not isinstance(self.ladder_, Ladder):
+            module = "a module of your own" if isinstance(self.network, nn.Module) else "a module"
             raise ValueError(
-                "The network is a module of your own, and a file that holds no code cannot bring it back. Keep its "
+                f"The network is {module}, and a file that holds no code cannot bring it back. Keep its "
                 "weights, torch.save(estimator.ladder_.network.state_dict(), path), or the whole estimator by "
                 "joblib.dump(estimator, path), to be loaded only where its origin is trusted."
             )
@@ -216,7 +227,7 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TakesRo
             return [int(self.random_state) + member for member in range(self.n_members)]
         return [int(seed) for seed in draw.randint(2**31 - 1, size=self.n_members)]
 
-    def _ladders_to_go_on_from(self, inputs: tuple[int, ...], outputs: int) -> list[Ladder] | None:
+    def _ladders_to_go_on_from(self, inputs: tuple[int, ...], outputs: int, recipe: Recipe) -> list[Ladder] | None:
         ladders: list[Ladder] | None = getattr(self, "ladders_", None)
         if ladders is None:
             return None
@@ -226,6 +237,12 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TakesRo
                 f"warm_start=True: the fitted model takes rows of shape {before[0]} and gives {before[1]} outputs with "
                 f"{before[2]} members; now there are {inputs}, {outputs} and {self.n_members}. "
                 "Keep all three as they were, or set warm_start=False."
+            )
+        if rungs_of(self.recipe_.network, outputs) != rungs_of(recipe.network, outputs):
+            fitted = self.recipe_.network if isinstance(ladders[0], Ladder) else ladders[0].network
+            raise ValueError(
+                f"warm_start=True: the ladders to go on from have other rungs, network={_in_short(fitted)}; now "
+                f"network={_in_short(self.network)}. Keep those as they were, or set warm_start=False."
             )
         return ladders
 
@@ -281,3 +298,18 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TakesRo
         'model.safetensors'
         """
         return write_model(path, self.as_fitted())
+
+
+def _build_by_name(make: Callable[[int, int], nn.Module], rows: Array) -> Build:
+    """What makes members of a network that has a name: each with first weights of its own seed."""
+
+    def build(recipe: Recipe, input_shape: Sequence[int], outputs: int, seed: int | None) -> Ladder:
+        if seed is not None:
+            torch.manual_seed(seed)
+        return build_around(make(outputs, input_shape[0]), rows)(recipe, input_shape, outputs, seed)
+
+    return build
+
+
+def _in_short(network: Any) -> str:
+    return f"{type(network).__name__}(…)" if isinstance(network, nn.Module) else repr(network)

@@ -30,7 +30,7 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
         The hidden rungs from the bottom up: units of dense ones, rungs such as ``Conv(32, 5, padding="full")`` and
         ``MaxPool(2)``, or texts of them, ``"conv 32 5 full"`` and ``"max 2"``. The top follows by itself. Or a network
         of the paper by its name: ``"mlp"``, ``"conv_fc"``, ``"conv_small"``, ``"conv_large"``. Or a module of your own
-        that ends in class scores, which gets the Γ-model: see the notes.
+        that ends in class scores, which gets the Γ-model, as ``"conv_pool_cnn_c"`` does: see the notes.
     preprocess : {"none", "whiten"}, default="none"
         What is done to the rows first: nothing, or contrast normalisation and ZCA whitening of images, fitted on those
         of `fit` and applied in every prediction.
@@ -109,7 +109,7 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
     Its noise is ``noise``, one or two (the input's, all others'), its one cost ``costs``, 1 by default; `tikas.gamma`
     says where they go. All members start from its weights and differ in order and noise. What it draws by itself, in
     dropout, follows from ``random_state`` too. It can be pickled, and not saved: a file without code does not bring a
-    module back.
+    module back. ``"conv_pool_cnn_c"`` is such a module but for its first weights, which every member draws for itself.
 
     Examples
     --------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 from typing import Any
 
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from tikas.data.images import as_columns, as_images, as_shaped
 from tikas.data.whitening import Whitening
 from tikas.model.ladder import Ladder
+from tikas.model.zoo import MODULES
 from tikas.training.devices import suitable_device
 from tikas.training.recipe import Recipe
 
@@ -44,6 +46,16 @@ class TakesRows(BaseEstimator):  # type: ignore[misc]
     input_shape_: tuple[int, ...]
     whitening_: Whitening | None
 
+    @property
+    def _module_by_name(self) -> Callable[[int, int], nn.Module] | None:
+        """What makes the module that the network is the name of, if it is one, for so many outputs and channels."""
+        return MODULES.get(self.network) if isinstance(self.network, str) else None
+
+    @property
+    def _takes_maps(self) -> bool:
+        """Whether a network that is not a module of one's own works on images alone."""
+        return self._module_by_name is not None or Recipe(network=self.network).takes_maps
+
     def _check_training_rows(self, X: ArrayLike) -> Array:
         """X as ``(n, *input_shape_)``; the shape is taken from it."""
         rows = self._as_array(X, reset=True)
@@ -55,7 +67,7 @@ class TakesRows(BaseEstimator):  # type: ignore[misc]
         if not isinstance(self.network, nn.Module):
             if rows.ndim > 2:
                 rows = as_images(rows)
-            elif Recipe(network=self.network).takes_maps:
+            elif self._takes_maps:
                 raise ValueError(
                     f"network={self.network!r} takes images, and X has shape {rows.shape}; expected "
                     "(n, channels, height, width), or (n, height, width) of grey images. Reshape X, for example "
@@ -69,7 +81,7 @@ class TakesRows(BaseEstimator):  # type: ignore[misc]
         self.whitening_ = self._fit_whitening(rows)
         if self.whitening_ is not None:
             rows = self.whitening_(torch.from_numpy(rows)).numpy()
-        shaped = isinstance(self.network, nn.Module) or Recipe(network=self.network).takes_maps
+        shaped = isinstance(self.network, nn.Module) or self._takes_maps
         return rows if shaped else rows.reshape(len(rows), -1)
 
     def _fit_whitening(self, rows: Array) -> Whitening | None:
@@ -88,7 +100,17 @@ class TakesRows(BaseEstimator):  # type: ignore[misc]
     def _check_rows(self, X: ArrayLike) -> Array:
         """X as ``(n, *input_shape_)``, the shape that was fitted on."""
         check_is_fitted(self)
-        return as_shaped(self._as_array(X, reset=False), self.input_shape_)
+        shape = self.input_shape_
+        try:
+            return as_shaped(self._as_array(X, reset=False), shape)
+        except ValueError:
+            given = _shape(X)
+            if len(shape) > 1 and shape in (given, (1, *given)):
+                raise ValueError(
+                    f"Got X of shape {given}, as one image has; expected (n, {', '.join(map(str, shape))}). Give "
+                    "X[:1], not X[0], for the first of several."
+                ) from None
+            raise
 
     def _as_taken(self, rows: Tensor) -> Tensor:
         """Some of those rows as the fitted members take them."""
@@ -102,7 +124,7 @@ class TakesRows(BaseEstimator):  # type: ignore[misc]
         """X as finite numbers in single precision, ``(n, features)`` or images."""
         try:
             with np.errstate(over="ignore"):  # what is too large for float32 becomes infinite, and that is reported
-                if _dimensions(X) > 2:
+                if len(_shape(X)) > 2:
                     rows = check_array(X, dtype=np.float32, order="C", allow_nd=True, estimator=self, input_name="X")
                     if reset:
                         validate_data(self, rows.reshape(len(rows), -1), reset=True, skip_check_array=True)
@@ -121,11 +143,9 @@ class TakesRows(BaseEstimator):  # type: ignore[misc]
         self.n_features_in_ = prod(shape)
 
 
-def _dimensions(X: ArrayLike) -> int:
+def _shape(X: ArrayLike) -> tuple[int, ...]:
     """Of an array-like; of what cannot be an array none, and scikit-learn says why."""
-    if hasattr(X, "ndim"):
-        return int(X.ndim)
     try:
-        return np.asarray(X).ndim
+        return tuple(X.shape if hasattr(X, "shape") else np.asarray(X).shape)
     except ValueError:
-        return 0
+        return ()

@@ -1,8 +1,9 @@
 """The layers of an `nn.Sequential`, sorted into what will be rungs."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,7 @@ BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
 DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 WEIGHTED = (nn.Linear, nn.Conv2d)
 MONOTONE = ("relu", "leaky_relu", "tanh")
+SOFTMAXES = (nn.Softmax, nn.LogSoftmax)
 
 OTHERWISE = "tikas.gamma(network, n_classes) works around any network."
 
@@ -47,7 +49,7 @@ class Named:
 class Group:
     """The layers that make one rung: a weighted or pooling one, then perhaps batch normalisation and an activation.
 
-    The first group has no layer of its own: it is the input.
+    A convolution on maps of one position is a dense rung. The first group has no layer of its own: it is the input.
 
     Attributes
     ----------
@@ -82,6 +84,17 @@ class Group:
         return isinstance(self.named.layer, WEIGHTED)
 
 
+def is_sequence(layer: nn.Module) -> TypeGuard[nn.Sequential]:
+    """Whether it computes what its layers do one after the other, as subclasses of nn.Sequential need not.
+
+    Examples
+    --------
+    >>> is_sequence(nn.Sequential(nn.ReLU())), is_sequence(nn.ReLU())
+    (True, False)
+    """
+    return isinstance(layer, nn.Sequential) and type(layer).forward is nn.Sequential.forward
+
+
 def named_layers(network: nn.Sequential, prefix: str = "") -> Iterator[Named]:
     """All layers, those of `nn.Sequential`s within it in their places.
 
@@ -92,7 +105,7 @@ def named_layers(network: nn.Sequential, prefix: str = "") -> Iterator[Named]:
     ['0', '1.0', '1.1']
     """
     for name, layer in zip(network._modules, network, strict=True):  # named_children would tell a layer only once
-        if type(layer) is nn.Sequential:
+        if is_sequence(layer):
             yield from named_layers(layer, f"{prefix}{name}.")
         else:
             yield Named(prefix + name, layer)
@@ -127,12 +140,17 @@ def group_layers(layers: Sequence[Named]) -> list[Group]:
         elif kind in ACTIVATIONS:
             _add_activation(groups, named)
         elif kind in RUNGS:
-            if kind is not nn.Linear and isinstance(last.rung, GlobalMeanPool):
-                raise named.refused("it works on maps, and the mean over whole maps before it leaves none.")
-            groups.append(Group(named, RUNGS[kind](named), flattened=flattened))
+            rung = RUNGS[kind](named)
+            if kind is not nn.Linear and _leaves_one_position(last):
+                rung = _on_one_position(rung, named)
+            groups.append(Group(named, rung, flattened=flattened))
             flattened = False
+        elif kind in SOFTMAXES and named is layers[-1]:
+            raise ValueError(f"Layer {named.name}, {named.layer}: leave it out, the top of a ladder gives scores.")
         else:
-            raise named.refused("rungs are made of Linear, Conv2d, BatchNorm, activations and pooling.")
+            raise named.refused(
+                f"rungs are made of {_names(RUNGS)}, BatchNorm and, of activations, {_names(ACTIVATIONS)}."
+            )
     if len(groups) == 1:
         raise ValueError(f"There is no Linear, Conv2d or pooling layer in the network. {OTHERWISE}")
     top = groups[-1]
@@ -144,6 +162,23 @@ def group_layers(layers: Sequence[Named]) -> list[Group]:
         if isinstance(group.rung, Dense | Conv):
             group.rung = replace(group.rung, activation=group.activation or "linear")
     return groups
+
+
+def _names(kinds: Iterable[type]) -> str:
+    return ", ".join(kind.__name__ for kind in kinds)
+
+
+def _leaves_one_position(group: Group) -> bool:
+    """Whether the network has maps there of which the rung keeps the channels alone."""
+    return isinstance(group.rung, GlobalMeanPool) or (
+        isinstance(group.rung, Dense) and isinstance(group.named.layer, nn.Conv2d)
+    )
+
+
+def _on_one_position(rung: RungSpec, named: Named) -> Dense:
+    if not isinstance(rung, Conv) or rung.kernel > 1:
+        raise named.refused("it works on maps, and the mean over whole maps before it leaves one position.")
+    return Dense(rung.features)
 
 
 def _add_norm(group: Group, named: Named, flattened: bool) -> None:

@@ -13,9 +13,9 @@ from tikas.model.batch_checks import check_calibration, check_rows
 from tikas.model.calibration import Ascent
 from tikas.model.checks import check_input_shape
 from tikas.model.ladder import Ladder
-from tikas.model.layers import DROPOUTS, OTHERWISE, Group, Named, group_layers, named_layers
+from tikas.model.layers import DROPOUTS, OTHERWISE, Group, Named, group_layers, is_sequence, named_layers
 from tikas.model.rungs import ConvRung, DenseRung, MaxPool, NormalizedRung
-from tikas.model.specs import Conv, Shape
+from tikas.model.specs import Conv, Dense, GlobalMeanPool, MeanPool, RungSpec, Shape
 
 SomeLadder = TypeVar("SomeLadder", bound=Ladder)
 
@@ -72,7 +72,7 @@ def from_sequential(
     >>> ladder.shapes, bool(torch.allclose(ladder(images), network(images), atol=1e-5))
     ([(1, 8, 8), (32,), (10,)], True)
     """
-    if type(network) is not nn.Sequential:
+    if not is_sequence(network):
         raise TypeError(f"Got {type(network).__name__}; expected an nn.Sequential. {OTHERWISE}")
     layers = list(named_layers(network))
     groups = group_layers(layers)
@@ -141,15 +141,17 @@ def _take_weights(rung: NormalizedRung, group: Group, below: Difference) -> Diff
     assert isinstance(layer, nn.Linear | nn.Conv2d)
     assert isinstance(rung, DenseRung | ConvRung)
     weight = layer.weight.double().cpu()
-    if isinstance(group.rung, Conv):
+    if isinstance(rung, DenseRung):
+        weight = weight.flatten(1)
+        below = below.spread(weight.shape[1])
+    else:
+        assert isinstance(group.rung, Conv)
         if max(group.rung.padded) and bool(below.shift.any()):
             raise group.named.refused(
                 "it pads with zeros what a bias or batch normalisation before it has shifted, with no activation in "
                 "between."
             )
         below = Difference(below.scale[:, None, None], below.shift[:, None, None].expand(weight.shape[1:]))
-    else:
-        below = below.spread(weight.shape[1])
     constant = (weight * below.shift).flatten(1).sum(1)
     if layer.bias is not None:
         constant = constant + layer.bias.double().cpu()
@@ -220,6 +222,8 @@ def _check_shapes(groups: Sequence[Group], below: Shape) -> None:
     """That every layer can stand where it does, and the last one makes one value for each output."""
     for group in groups:
         assert group.rung is not None
+        if group is groups[-1]:
+            group.rung = _without_a_map(group.rung, below)
         try:
             made = group.rung.shape(below)
         except ValueError as error:
@@ -229,6 +233,16 @@ def _check_shapes(groups: Sequence[Group], below: Shape) -> None:
     if len(below) > 1:
         top = groups[-1].named
         raise top.refused(f"it is the top, and makes maps of shape {below}; expected the shape (outputs,).")
+
+
+def _without_a_map(top: RungSpec, below: Shape) -> RungSpec:
+    """The rung that gives as a row what this one gives as maps of one position, looking at all positions at once."""
+    sides = set(below[1:])
+    if isinstance(top, MeanPool) and sides == {top.size}:
+        return GlobalMeanPool()
+    if isinstance(top, Conv) and sides == {top.kernel} and not max(top.padded):
+        return Dense(top.features, top.activation)
+    return top
 
 
 def _check_width(group: Group, below: Shape, made: Shape) -> None:

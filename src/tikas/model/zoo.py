@@ -149,3 +149,7 @@ def conv_pool_cnn_c(outputs: int = 10, channels: int = 3) -> nn.Sequential:
         nn.AdaptiveAvgPool2d(1),
         nn.Flatten(),
     )
+
+
+MODULES: dict[str, Callable[[int, int], nn.Sequential]] = {"conv_pool_cnn_c": conv_pool_cnn_c}
+"""Networks that are no ladders, and get the Γ-model: what makes each for so many outputs and channels, by its name."""

@@ -5,7 +5,7 @@ from typing import Any
 
 from tikas.model.specs import Dense, GlobalMeanPool, RungSpec
 from tikas.model.texts import from_text
-from tikas.model.zoo import ZOO
+from tikas.model.zoo import MODULES, ZOO
 
 Network = tuple[int | str, ...]
 
@@ -42,7 +42,7 @@ def in_one_form(given: Any) -> Network:
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"network={given!r}: expected numbers of units, rungs such as 'conv 32 5 full' and 'max 2', or the name of "
-            f"one network, {', '.join(ZOO)}. {error}"
+            f"one network, {', '.join(ZOO)}. {error} LadderClassifier takes a torch.nn.Module, too."
         ) from error
     needed = len(written) > 1 and str(written[-2]).split()[0] == GlobalMeanPool.kind
     return written if needed or TOP not in written else written[:-1]
@@ -50,6 +50,13 @@ def in_one_form(given: Any) -> Network:
 
 def _rung(given: Any) -> int | str:
     """A rung in its one form: a dense one of which nothing else is said is the number of its units."""
+    if isinstance(given, str) and given in MODULES:
+        raise ValueError(
+            f"{given!r} is no rung, and has none: LadderClassifier(network={given!r}) makes the Γ-model of it, and "
+            f"tikas.model.zoo.{given}() gives it as an nn.Sequential."
+        )
+    if hasattr(given, "state_dict"):  # torch is not imported for the sake of a message
+        raise TypeError(f"{given!r} is a layer; give all layers in one nn.Sequential, or rungs, such as Conv(32, 5).")
     spec = given if isinstance(given, RungSpec) else from_text(given) if isinstance(given, str) else Dense(given)
     return spec.features if spec == Dense(getattr(spec, "features", 1)) else spec.text
 
