@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import chain, groupby
 
 from tikas.experiments.paper import AUTOENCODER, BASELINE, LARGE_BASELINE, LARGE_GAMMA, SMALL_BASELINE
 from tikas.experiments.protocol import HELD_OUT, Setting
@@ -29,6 +30,10 @@ FULL = (
     (5000, 50, 0.1),
 )
 CONV_SMALL_FULL = ((1, 1, 1), (10, 1, 1), (100, 1, 0.1), (100, 1, 1), (1000, 10, 0.1), (1000, 10, 1))
+CONV_SMALL_TOP = tuple(
+    (bottom, *[between] * 8, top) for bottom, between, top in ((0.1, 0.01, 1), (1, 0.1, 1), (10, 0.1, 1), (10, 0.1, 10))
+)
+"""Near the Γ-model: ten epochs prefer weights that, after a hundred, end at twice the Γ-model's error."""
 
 
 def study(
@@ -48,7 +53,14 @@ def study(
 
 
 def _costs(recipe: Recipe, weights: tuple[tuple[float, ...], ...]) -> dict[object, Recipe]:
-    return {"-".join(f"{weight:g}" for weight in each): replace(recipe, costs=each) for each in weights}
+    return {_in_short(each): replace(recipe, costs=each) for each in weights}
+
+
+def _in_short(weights: tuple[float, ...]) -> str:
+    """The weights from the input up, a long run of one as a product: 1-0.1x8-1."""
+    runs = [(weight, len(list(run))) for weight, run in groupby(weights)]
+    parts = [[f"{weight:g}x{times}"] if times > 3 else [f"{weight:g}"] * times for weight, times in runs]
+    return "-".join(chain.from_iterable(parts))
 
 
 def _rung_noise(recipe: Recipe, noises: tuple[float, ...]) -> dict[object, Recipe]:
@@ -81,6 +93,7 @@ STUDIES = (
     *study("conv-small-noise/100", _rung_noise(SMALL_BASELINE, CONV_SMALL_NOISES)),
     *study("conv-small-gamma/100", _costs(Recipe(network=("conv_small",)), ONE_TOP)),
     *study("conv-small-full/100", _costs(Recipe(network=("conv_small",), epochs=10), CONV_SMALL_FULL), seeds=2),
+    *study("conv-small-top/100", _costs(Recipe(network=("conv_small",), epochs=40), CONV_SMALL_TOP), seeds=2),
     *study("conv-fc/100", _costs(Recipe(network=("conv_fc",)), FULL)),
     *study("conv-large-noise/4000", _rung_noise(LARGE_BASELINE, RUNG_NOISES), seeds=4),
     *study("conv-large-epochs/4000", {n: replace(LARGE_BASELINE, epochs=n) for n in LARGE_EPOCHS}, seeds=4),
