@@ -31,7 +31,7 @@ FULL = (
 )
 CONV_SMALL_FULL = ((1, 1, 1), (10, 1, 1), (100, 1, 0.1), (100, 1, 1), (1000, 10, 0.1), (1000, 10, 1))
 CONV_SMALL_TOP = tuple(
-    (bottom, *[between] * 8, top) for bottom, between, top in ((0.1, 0.01, 1), (1, 0.1, 1), (10, 0.1, 1), (10, 0.1, 10))
+    (bottom, *[between] * 8, top) for bottom, between, top in ((1, 0.1, 1), (10, 0.1, 1), (100, 0.1, 1), (100, 0.1, 10))
 )
 """Near the Γ-model: ten epochs prefer weights that, after a hundred, end at twice the Γ-model's error."""
 
