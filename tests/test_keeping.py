@@ -26,7 +26,7 @@ from tikas.training import checkpoint, keeping, loop
 from tikas.training.fit import fit
 from tikas.training.fleet import Fleet, build_ladder
 from tikas.training.keeping import Folder, Keeping, Memory, name_of
-from tikas.training.loop import Build, Progress, Trained, TrainingDivergedError
+from tikas.training.loop import Build, Job, Progress, Trained, TrainingDivergedError
 from tikas.training.recipe import Recipe
 
 CLASSES = np.arange(60) % 3
@@ -344,15 +344,15 @@ def test_what_diverged_is_not_kept(tmp_path, monkeypatch):
     """From there it would diverge again."""
     cell, out, train_epoch = Cell("table0/quick/50", QUICK, seeds=1), tmp_path / "paper.jsonl", loop._train_epoch
 
-    def diverging(fleet: Fleet, job: object, epoch: int) -> object:
+    def diverging(fleet: Fleet, job: Job, epoch: int) -> object:
         if epoch == 3:
-            raise TrainingDivergedError("no longer finite")
+            raise TrainingDivergedError.of([0], job, "no longer finite")
         return train_epoch(fleet, job, epoch)
 
     monkeypatch.setattr(loop, "_train_epoch", diverging)
     monkeypatch.setattr(keeping, "SECONDS_BETWEEN", 0.0)
     outcome = reproduce([cell], Ledger(), out, lambda _: load_rows("digits"), device="cpu")
-    assert [name for name, _ in outcome.failures] == [cell.name]
+    assert [name for name, _ in outcome.failures] == [f"{cell.name}, seed 0"]
     assert not (tmp_path / UNFINISHED).exists()
 
 

@@ -5,22 +5,24 @@ import warnings
 from contextlib import nullcontext
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 from sklearn.semi_supervised import SelfTrainingClassifier
 
+from tikas.cli import main
 from tikas.experiments.cells import Cell
 from tikas.experiments.ledger import Ledger, recipe_key
 from tikas.experiments.preparing import rows_for
 from tikas.experiments.protocol import Setting, TrainingRows, choose, training_rows, try_settings
 from tikas.experiments.readings import chosen, reading
 from tikas.experiments.records import DamagedRecordWarning, append, read
-from tikas.experiments.reproduce import reproduce
+from tikas.experiments.reproduce import UNFINISHED, reproduce
 from tikas.experiments.rivals import METHODS, RIVALS, Rival, measure_rival
 from tikas.experiments.run import Rows, load_rows
-from tikas.experiments.tasks import Task, families, key_of, shortened
+from tikas.experiments.tasks import TASKS, Task, families, key_of, shortened
+from tikas.training import groups, keeping, loop
 from tikas.training.fit import Progress
 from tikas.training.recipe import DIGITS, Recipe
 
@@ -106,7 +108,7 @@ def test_a_cell_that_fails_does_not_keep_the_next_from_running(tmp_path: Path) -
     outcome = reproduce([diverging, CELL], Ledger(), tmp_path / "paper.jsonl", digits, seeds=1)
     assert outcome.measured == 1
     ((name, error),) = outcome.failures
-    assert name == diverging.name
+    assert name == f"{diverging.name}, seed 0"
     assert "finite" in str(error)
     assert error.__traceback__ is None
 
@@ -339,9 +341,63 @@ def test_a_setting_that_diverges_does_not_take_the_others_of_its_fleet_along(tmp
     wild = replace(wild, recipe=replace(wild.recipe, learning_rate=1e30))
     lines = list[str]()
     outcome = reproduce([wild, calm], Ledger(), tmp_path / "paper.jsonl", digits, tell=lines.append)
-    assert [name for name, _ in outcome.failures] == [wild.name]
+    assert [name for name, _ in outcome.failures] == [f"{wild.name}, 2 seeds"]
     assert [record["cell"] for record in read(tmp_path / "paper.jsonl")] == [calm.name] * 2
-    assert "one after another" in lines[0]
+    assert "The others go on." in lines[0]
+
+
+def test_a_seed_that_diverges_does_not_take_the_others_of_its_cell_along(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither those that train with it nor those that come later, and what they had learnt goes on."""
+    train_epoch, starts = loop._train_epoch, list[tuple[int, int]]()
+
+    def diverging(fleet: Any, job: loop.Job, epoch: int) -> Any:
+        starts.append((len(job.seeds), epoch))
+        if epoch == 2 and 1 in job.seeds:
+            raise loop.TrainingDivergedError.of([job.seeds.index(1)], job, "No longer finite.")
+        return train_epoch(fleet, job, epoch)
+
+    monkeypatch.setattr(loop, "_train_epoch", diverging)
+    monkeypatch.setattr(keeping, "SECONDS_BETWEEN", 0.0)
+    cell, out = replace(CELL, recipe=replace(QUICK, epochs=2), seeds=5), tmp_path / "paper.jsonl"
+    outcome = reproduce([cell], Ledger(), out, digits, most=3)
+    assert [name for name, _ in outcome.failures] == [f"{cell.name}, seed 1"]
+    assert [record["seed"] for record in read(out)] == [0, 2, 3, 4]
+    assert starts == [(3, 1), (3, 2), (2, 2), (2, 1), (2, 2)]
+    assert not (tmp_path / UNFINISHED).exists()
+
+
+def test_what_cannot_be_written_down_is_not_measured_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("tikas.experiments.reproduce.append", full)
+    cells = [CELL, replace(CELL, name="table0/other/50", recipe=replace(QUICK, epochs=2))]
+    outcome = reproduce(cells, Ledger(), tmp_path / "paper.jsonl", digits, seeds=1)
+    ((name, error),) = outcome.failures
+    assert name == str(tmp_path / "paper.jsonl")
+    assert "No space left on device" in str(error)
+    assert outcome.measured == 0
+
+
+def test_seconds_of_a_fleet_that_was_parted_and_interrupted_are_told_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = loop.train
+
+    def interrupted_second(job: loop.Job, *rest: Any) -> Any:
+        if 2 in job.seeds:
+            rest[2].set()  # as Ctrl-C does
+        return real(job, *rest)
+
+    monkeypatch.setattr(groups, "train", interrupted_second)
+    monkeypatch.setattr(groups, "_groups", lambda *given: [list(given[1][:2]), list(given[1][2:])])
+    out = tmp_path / "paper.jsonl"
+    assert reproduce([replace(CELL, seeds=4)], Ledger(), out, digits).interrupted
+    first, second = read(out)
+    assert (first["continued_after_epochs"], second["continued_after_epochs"]) == ([], [])
+    assert "seconds_per_epoch" not in first
 
 
 def test_autoencoders_of_several_weights_train_apart() -> None:
@@ -423,3 +479,35 @@ def test_rivals_are_measured_once_for_each_seed(tmp_path: Path) -> None:
     assert reproduce([rival], Ledger.read(out), out, digits).measured == 0
     other = replace(rival, settings={"C": 1})
     assert reproduce([other], Ledger.read(out), out, digits, seeds=1).measured == 1
+
+
+# The command.
+
+
+def test_a_list_of_names_measures_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reproduce", "table2/fc", "--list", "--results", str(tmp_path)]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert " ".join(line.split()) == "table2/fc/100 0 of 10 missing paper 0.99 ± 0.15"
+    assert not list(tmp_path.iterdir())
+
+
+def test_records_that_would_have_no_place_are_found_before_the_work(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    out = tmp_path / "file" / "paper.jsonl"
+    assert main(["reproduce", "table1", "--results", str(tmp_path), "--out", str(out)]) == 1
+    assert f"--out {out}: its folder cannot be made" in capsys.readouterr().err
+
+
+def test_a_page_has_the_records_that_went_elsewhere_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cell = next(task for task in TASKS if task.name == "curve/5")
+    out = tmp_path / "elsewhere.jsonl"
+    record = {"recipe": json.loads(key_of(cell)[1].to_json()), "seed": 0, "test_error": 3.25, **PROVENANCE}
+    append(out, record)
+    folder = tmp_path / "results"
+    folder.mkdir()
+    assert main(["reproduce", "--render", "--results", str(folder), "--out", str(out)]) == 0
+    assert "3.25" in (folder / "README.md").read_text()
+    assert main(["reproduce", "--render", "--results", str(tmp_path / "none")]) == 2
+    assert "none is no folder" in capsys.readouterr().err

@@ -4,7 +4,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 
 
-def make_folder_of(output: Path) -> None:
+def make_folder_of(output: Path, flag: str = "--output") -> None:
     """Find out before the work, not after it, that what comes out has a place to go to.
 
     Raises
@@ -21,9 +21,9 @@ def make_folder_of(output: Path) -> None:
     IsADirectoryError: --output / is a folder: give the path of a file in it.
     """
     if output.is_dir():
-        raise IsADirectoryError(f"--output {output} is a folder: give the path of a file in it.")
+        raise IsADirectoryError(f"{flag} {output} is a folder: give the path of a file in it.")
     if output.exists() and not output.is_file():
-        raise RuntimeError(f"--output {output} is not a regular file. Give the path of one, or of a new one.")
+        raise RuntimeError(f"{flag} {output} is not a regular file. Give the path of one, or of a new one.")
     wrong = "made"
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
@@ -32,5 +32,5 @@ def make_folder_of(output: Path) -> None:
             pass
     except OSError as error:
         raise RuntimeError(
-            f"--output {output}: its folder cannot be {wrong} ({error.strerror}). Give a path that can be written to."
+            f"{flag} {output}: its folder cannot be {wrong} ({error.strerror}). Give a path that can be written to."
         ) from error

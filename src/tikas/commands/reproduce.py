@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import FlagCreatePairsOff, Positional, arg
+
+from tikas.commands.outputs import make_folder_of
 
 if TYPE_CHECKING:
     from tikas.experiments.ledger import Ledger
@@ -42,7 +45,7 @@ class Reproduce:
     """Cells, rows or tables: table1, table1/full, table1/full/100, curve, rivals/100, study/gamma/100; all stands for
     the whole paper and the curve, without rivals and studies."""
     list: Flag = False
-    """Show every name, with how much of it is measured."""
+    """Show these names, or every one, with how much of each is measured; nothing is measured then."""
     render: Flag = False
     """Make README.md and its pictures from the records; after measuring, if names are given too."""
     seeds: Number = None
@@ -92,16 +95,18 @@ def reproduce(command: Reproduce) -> int:
     0
     """
     from tikas.experiments.ledger import Ledger
+    from tikas.experiments.tasks import TASKS
 
     tasks = _tasks(command)
     ledger = Ledger.read(command.results, command.records)
     code = 0
     if command.list:
-        print("\n".join(_listing(ledger)))
-    if tasks:
+        print("\n".join(_listing(tasks or TASKS, ledger)))
+    elif tasks:
+        make_folder_of(command.records, "--out")
         code = _measure(command, tasks, ledger)
     if command.render:
-        _render(command.results, Ledger.read(command.results))
+        _render(command.results, ledger)
     return code
 
 
@@ -133,7 +138,11 @@ def _measure(command: Reproduce, tasks: list[Task], ledger: Ledger) -> int:
     for name, error in outcome.failures:
         print(f"tikas: {name}: {' '.join(str(error).split())}", file=sys.stderr)
     if outcome.interrupted:
-        print("tikas: interrupted; the same command goes on from here", file=sys.stderr)
+        print(
+            "tikas: interrupted; the same command goes on with what has no record yet, from where it was last kept "
+            "(once a minute)",
+            file=sys.stderr,
+        )
         return INTERRUPTED
     return FAILED if outcome.failures else 0
 
@@ -155,14 +164,13 @@ def _in_words(outcome: Outcome, out: Path) -> str:
     return f"{outcome.measured} member{plural} measured{where}{before}{failed}"
 
 
-def _listing(ledger: Ledger) -> list[str]:
+def _listing(tasks: Iterable[Task], ledger: Ledger) -> list[str]:
     """A line for every task: its name, how many of its seeds are there, and the published figure."""
     from tikas.experiments.cells import Cell
     from tikas.experiments.readings import in_words, reading
-    from tikas.experiments.tasks import TASKS
 
     lines = []
-    for task in TASKS:
+    for task in tasks:
         found = reading(task, ledger)
         done = 0 if found is None else len(found.errors)
         published = f"paper {in_words(task.published)}" if isinstance(task, Cell) and task.published else ""
@@ -175,6 +183,8 @@ def _render(folder: Path, ledger: Ledger) -> None:
     from tikas.views.plots import PlotsMissingError, draw
     from tikas.views.results import pictures, results_page
 
+    if not folder.is_dir():
+        raise NotADirectoryError(f"--results {folder} is no folder. Give the one with the records.")
     page = folder / "README.md"
     page.write_text(results_page(ledger))
     print(page)

@@ -19,7 +19,7 @@ from tikas.experiments.rivals import Rival, measure_rival
 from tikas.experiments.run import Rows, measure
 from tikas.experiments.tasks import Fleet, Member, Task, by_task, families, fleets_of, key_of, seeds_in_words, title_of
 from tikas.training.devices import suitable_device
-from tikas.training.fit import Progress, Trained
+from tikas.training.fit import Progress, Trained, TrainingDivergedError
 from tikas.training.keeping import Folder, Keeping
 
 OnEpoch = Callable[[Progress], None] | None
@@ -65,9 +65,9 @@ def reproduce(
     """Measure every member that the ledger does not hold, and add a record of each to a file as soon as it is there.
 
     The seeds of a task train as one fleet, and so do neighbouring cells, and settings of a study, that one program can
-    train; where one of those diverges, they go on one after another. A task that fails is told of in the outcome, and
-    the next one goes on. Ctrl-C ends it all; what was finished until then is on file, what was under way is kept beside
-    it once a minute, and the next call goes on from there.
+    train; where a member diverges, the others go on without it. A task that fails is told of in the outcome, and the
+    next one goes on. Ctrl-C ends it all; what was finished until then is on file, what was under way is kept beside it
+    once a minute, and the next call goes on from there. So does a record that cannot be written.
 
     Parameters
     ----------
@@ -121,26 +121,66 @@ def reproduce(
             try:
                 with watch(title_of(fleet)) as on_epoch:
                     for record in _measure(fleet, load(fleet[0].task), device, on_epoch, out.parent / UNFINISHED):
-                        append(out, record)
+                        _write(out, record)
                         ledger.enter(record)
                         records.append(record)
                         outcome = replace(outcome, measured=outcome.measured + 1)
             except (InterruptedMeasuringError, KeyboardInterrupt):
                 return replace(outcome, interrupted=True)
+            except _UnwrittenRecordError as error:
+                return replace(outcome, failures=(*outcome.failures, (str(out), error)))
             except (ArithmeticError, MemoryError, OSError, RuntimeError, ValueError) as error:
-                alone = by_task(fleet)
-                if len(alone) > 1 and isinstance(error, ArithmeticError | ValueError):
-                    tell(f"{title_of(fleet)}: {error} They go on one after another.")
-                    fleets = [*alone, *fleets]
-                    continue
+                lost, fleets = _without_failed(fleet, error, fleets, tell)
                 # Without its traceback, which would keep the fleet's memory from the next one.
-                failures = {members[0].task.name: error.with_traceback(None) for members in alone}
-                outcome = replace(outcome, failures=(*outcome.failures, *failures.items()))
-                left = ([member for member in other if member.task.name not in failures] for other in fleets)
-                fleets = [members for members in left if members]
+                failures = [(title, error.with_traceback(None)) for title in lost]
+                outcome = replace(outcome, failures=(*outcome.failures, *failures))
             for _, of_a_task in groupby(records, key=lambda record: record["cell"]):
                 tell(_line(list(of_a_task)))
     return outcome
+
+
+class _UnwrittenRecordError(Exception):
+    """There is no use in measuring what cannot be written down."""
+
+
+def _write(out: Path, record: Mapping[str, Any]) -> None:
+    try:
+        append(out, record)
+    except OSError as error:
+        raise _UnwrittenRecordError(
+            f"A record could not be written ({error.strerror or error}), so nothing more is measured. Make room, or "
+            "give another file with --out; the same command then goes on from what is kept."
+        ) from error
+
+
+def _without_failed(
+    fleet: Fleet, error: Exception, later: list[Fleet], tell: Callable[[str], object]
+) -> tuple[list[str], list[Fleet]]:
+    """What is lost by this error, by its title, and the fleets that go on."""
+    diverged = _diverged(fleet, error)
+    others = [member for member in fleet if member not in diverged]
+    if diverged:
+        if others:
+            tell(f"{title_of(fleet)}: {error} The others go on.")
+        return [title_of(members) for members in by_task(diverged)], [*([others] if others else []), *later]
+    alone = by_task(fleet)
+    if len(alone) > 1 and isinstance(error, ArithmeticError | ValueError):
+        tell(f"{title_of(fleet)}: {error} They go on one after another.")
+        return [], [*alone, *later]
+    failed = {members[0].task.name for members in alone}
+    left = ([member for member in other if member.task.name not in failed] for other in later)
+    return sorted(failed), [members for members in left if members]
+
+
+def _diverged(fleet: Fleet, error: Exception) -> Fleet:
+    """The members whose error it is."""
+    if not isinstance(error, TrainingDivergedError):
+        return []
+    return [
+        Member(task, seed)
+        for task, seed in fleet
+        if not isinstance(task, Rival) and (task.recipe, seed) in error.members
+    ]
 
 
 def _line(records: Sequence[Mapping[str, Any]]) -> str:
@@ -164,9 +204,9 @@ def _measure(
     keep = Keeping(Folder(unfinished), what=f"attached to {task.attached}")
     try:
         trained, errors, seconds = _train(fleet, rows, device, on_epoch, keep)
-    except ArithmeticError:
-        if len(by_task(fleet)) == 1:  # from where it was kept it would diverge again
-            keep.discard(keep.names)
+    except TrainingDivergedError as error:  # from where it was kept it would diverge again
+        diverged = _diverged(fleet, error)
+        keep.discard([name for member, name in zip(fleet, keep.names, strict=True) if member in diverged])
         raise
     yield from _records(fleet, trained, errors, seconds, device, keep)
 
@@ -199,15 +239,24 @@ def _records(
     device: str | None,
     keep: Keeping,
 ) -> Iterator[dict[str, Any]]:
-    """Of the members that were trained to their end: a fleet that memory had split may be interrupted in between."""
+    """Of the members that were trained to their end: a fleet that memory had split may be interrupted in between.
+
+    Where that was so, or some of it was trained before, the seconds are not those of the members; where memory or
+    several GPUs parted them, those of an epoch are not.
+    """
     where = suitable_device(device)
+    at_one_go = not (keep.continued or trained.interrupted)
+    parted = len({tuple(line["seconds"] for line in history) for history in trained.histories}) > 1
     for (task, seed), name, history, figures in zip(fleet, keep.names, trained.histories, errors, strict=True):
         if not isinstance(task, Rival) and len(history) == task.recipe.epochs:
+            record = member_record(task.recipe, seed, history, figures, len(fleet), seconds, where)
+            if parted:
+                del record["seconds_per_epoch"]
             yield {
                 "cell": task.name,
                 **({} if task.attached is None else {"attached": task.attached}),
-                **member_record(task.recipe, seed, history, figures, len(fleet), seconds, where),
-                **({"continued_after_epochs": keep.continued.get(name, [])} if keep.continued else {}),
+                **record,
+                **({} if at_one_go else {"continued_after_epochs": keep.continued.get(name, [])}),
             }
             keep.discard([name])
     if trained.interrupted:

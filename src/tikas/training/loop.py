@@ -1,11 +1,11 @@
 """The loop: epochs, annealing, history, calibration, for one fleet on one device."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from threading import Event
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -58,7 +58,22 @@ class Trained(NamedTuple):
 
 
 class TrainingDivergedError(ArithmeticError):
-    """A cost stopped being a finite number."""
+    """A cost stopped being a finite number.
+
+    Attributes
+    ----------
+    members
+        Whose it was: the recipe and the seed of each.
+    """
+
+    members: tuple[tuple[Recipe, int], ...] = ()
+
+    @classmethod
+    def of(cls, members: Iterable[int], job: "Job", message: str) -> Self:
+        """The error of these members of a job."""
+        error = cls(message)
+        error.members = tuple((job.recipes[member], job.seeds[member]) for member in members)
+        return error
 
 
 @dataclass(frozen=True, eq=False)
@@ -225,11 +240,14 @@ def _check_finite(costs: Tensor, epoch: int, job: Job) -> None:
     """Stop when a cost ``(updates, members, 1 + levels)`` is no longer a number, and say which went first."""
     if bool(costs.isfinite().all()):
         return
-    update, member, cost = (~costs.isfinite()).nonzero()[0].tolist()
+    places = (~costs.isfinite()).nonzero().tolist()
+    update, member, cost = places[0]
     name = "the supervised cost" if cost == 0 else f"the denoising cost of level {cost - 1}"
-    raise TrainingDivergedError(
+    raise TrainingDivergedError.of(
+        sorted({each for _, each, _ in places}),
+        job,
         f"Training stopped in epoch {epoch}, update {update + 1}{_whose(member, job)}: {name} was no longer a finite "
-        f"number. {_advice(job.recipes[member])}"
+        f"number. {_advice(job.recipes[member])}",
     )
 
 
@@ -238,9 +256,11 @@ def _check_weights(ladders: Sequence[Ladder], job: Job) -> None:
     for member, ladder in enumerate(ladders):
         for name, parameter in ladder.named_parameters():
             if not bool(parameter.isfinite().all()):
-                raise TrainingDivergedError(
+                raise TrainingDivergedError.of(
+                    [member],
+                    job,
                     f"After the last update{_whose(member, job)} {name} was no longer finite. "
-                    f"{_advice(job.recipes[member])}"
+                    f"{_advice(job.recipes[member])}",
                 )
 
 

@@ -54,14 +54,12 @@ def pictures(ledger: Ledger) -> dict[str, Table | tuple[Cell, ...]]:
 
 def _opening(ledger: Ledger) -> str:
     cells = [cell for table in TABLES for cell in table.cells]
-    judgements = [judge(reading(cell, ledger), reference(cell, ledger, BY_NAME)) for cell in cells]
-    counts = Counter(each.verdict for each in judgements if each is not None)
-    measured = sum(reading(cell, ledger) is not None for cell in cells)
-    verdicts = ", ".join(f"{counts[name]} {name}" for name in ("better", "compatible", "worse", "untested"))
+    published, ours = [cell for cell in cells if cell.published], [cell for cell in cells if not cell.published]
     return f"""# The paper, measured
 
 `tikas reproduce --render` makes this page from the records beside it; a test compares the two, so it cannot be edited.
-Of {len(cells)} cells {measured} are measured: {verdicts}.
+{_counted("cells with a figure of the paper's", published, ledger)}
+{_counted("without one, each compared with another cell measured here", ours, ledger)}
 
 Errors are test errors in percent: mean ± deviation over seeds, which decide on labelled rows, first weights, order and
 noise. Final runs train on all training rows, the last update counts, and settings were written down before them. The
@@ -74,6 +72,14 @@ runs is 10, 40 for the ladders at 100 labels, 4 on CIFAR-10 and 1 for the convol
 Statistics for prediction come from all training rows. The paper's authors took them from the labelled rows alone: those
 errors are in the column *labelled rows' statistics*, and the verdict does not use them. Seconds are a fleet's wall
 clock by its members, compiling and capture included."""
+
+
+def _counted(what: str, cells: Sequence[Cell], ledger: Ledger) -> str:
+    judgements = [judge(reading(cell, ledger), reference(cell, ledger, BY_NAME)) for cell in cells]
+    counts = Counter(each.verdict for each in judgements if each is not None)
+    measured = sum(reading(cell, ledger) is not None for cell in cells)
+    verdicts = ", ".join(f"{counts[name]} {name}" for name in ("better", "compatible", "worse", "untested"))
+    return f"Of {len(cells)} {what}, {measured} are measured: {verdicts}."
 
 
 def _table_section(table: Table, ledger: Ledger) -> str:
@@ -134,7 +140,9 @@ def _rivals_in_layout(columns: Sequence[str], ledger: Ledger) -> list[list[str]]
         found = [reading(by_column[column], ledger) if column in by_column else None for column in columns]
         cells = [f"**{in_words(each.summary)}**" if each else MISSING for each in found]
         shown = [cell if column in by_column else "" for cell, column in zip(cells, columns, strict=True)]
-        rows.append([f"scikit-learn: {description.title}", *shown])
+        fewer = {rival.settings["rows"] for rival in by_column.values() if "rows" in rival.settings}
+        behind = f", {', '.join(map(str, fewer))} rows shown" if fewer else ""
+        rows.append([f"scikit-learn: {description.title}{behind}", *shown])
     return rows
 
 
