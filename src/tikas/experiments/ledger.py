@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from reprlib import repr as shortly
+from typing import Any, NamedTuple
 
-from tikas.experiments.records import Record, read
+from tikas.experiments.records import DamagedRecordWarning, Record, read_with_places
 from tikas.training.recipe import Recipe
 
 Key = tuple[object, ...]
@@ -55,11 +58,13 @@ class Ledger:
     """Records by what was measured, then by seed.
 
     Of two records of one member the first counts: in the order of the places that are read, in a folder by the names
-    of its files, in a file by line.
+    of its files, in a file by line. A member's record that lacks what is told of a member, or holds what cannot be, is
+    passed over with a `DamagedRecordWarning`: that member has yet to be measured.
 
     Examples
     --------
-    >>> ledger = Ledger.of([{"recipe": {"epochs": 5}, "seed": 3, "test_error": 2.0}])
+    >>> record = {"recipe": {"epochs": 5}, "seed": 3, "test_error": 2.0, "seconds": 60.0, "hardware": "a GPU"}
+    >>> ledger = Ledger.of([record])
     >>> sorted(ledger.members(recipe_key(Recipe(epochs=5))))
     [3]
     >>> ledger.missing(recipe_key(Recipe(epochs=5)), range(5))
@@ -81,13 +86,22 @@ class Ledger:
     def read(cls, *places: Path) -> Ledger:
         """File the records of these files, and of all files of records in these folders."""
         files = {path.resolve(): path for place in places for path in _files(place)}
-        return cls.of(record for path in files.values() for record in read(path))
+        ledger = cls()
+        for path in files.values():
+            for place, record in read_with_places(path):
+                ledger.enter(record, place)
+        return ledger
 
-    def enter(self, record: Record) -> None:
-        """File one record."""
-        key = _key_of(record)
-        if key is not None:
-            self._members.setdefault(key, {}).setdefault(int(record["seed"]), record)
+    def enter(self, record: Record, place: str = "A record") -> None:
+        """File one record; `place` is what a warning calls it."""
+        if not _is_of_a_member(record):
+            return
+        try:
+            key = _key_of(record)
+        except ValueError as error:
+            warnings.warn(f"{place}: {error} The record is passed over.", DamagedRecordWarning, stacklevel=2)
+        else:
+            self._members.setdefault(key, {}).setdefault(record["seed"], record)
 
     def members(self, key: Key) -> dict[int, Record]:
         """The records of what was measured, by seed."""
@@ -105,20 +119,71 @@ def _files(place: Path) -> list[Path]:
     return [place] if place.exists() else []
 
 
-def _key_of(record: Record) -> Key | None:
-    """What a record is filed under; None for one that is about something else, or lacks the figure that it is for."""
-    if not isinstance(record.get("seed"), int):
-        return None
+def _is_of_a_member(record: Record) -> bool:
+    named = "cell" in record or any(isinstance(record.get(name), Mapping) for name in ("recipe", "rival"))
+    return named and "benchmark" not in record
+
+
+class _Kind(NamedTuple):
+    """What a field of a record must be."""
+
+    words: str
+    holds: Callable[[Any], bool]
+
+
+def _is_number(value: Any, least: float = 0, most: float = sys.float_info.max) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= most
+
+
+def _is_whole(value: Any, least: int = 0) -> bool:
+    return isinstance(value, int) and _is_number(value, least)
+
+
+FIELDS = _Kind("fields by their names", lambda value: isinstance(value, Mapping))
+TEXT = _Kind("a text", lambda value: isinstance(value, str))
+SEED = _Kind("a whole number of at least 0", _is_whole)
+PERCENTAGE = _Kind("a number from 0 to 100", lambda value: _is_number(value, most=100))
+SECONDS = _Kind("a finite number of at least 0", _is_number)
+COUNT = _Kind("a whole number of at least 1", lambda value: _is_whole(value, least=1))
+RUNG = _Kind("the number of a rung, or null", lambda value: value is None or _is_whole(value))
+
+
+def _key_of(record: Record) -> Key:
+    """What a member's record is filed under; a ValueError says what is wrong with one that does not count."""
+    key, figure = _rival_and_figure(record) if "rival" in record else _recipe_and_figure(record)
+    for name, kind in (("seed", SEED), (figure, PERCENTAGE), ("hardware", TEXT), ("seconds", SECONDS)):
+        _require(record, name, kind)
+    for name, kind in (
+        (f"{figure}_labeled_statistics", PERCENTAGE),
+        ("members", COUNT),
+        ("seconds_per_epoch", SECONDS),
+    ):
+        if name in record:  # some came with later versions
+            _require(record, name, kind)
+    return key
+
+
+def _rival_and_figure(record: Record) -> tuple[Key, str]:
+    _require(record, "rival", FIELDS)
+    rival = record["rival"]
+    for name, kind in (("method", TEXT), ("settings", FIELDS), ("data", TEXT), ("labels", COUNT)):
+        _require(rival, name, kind)
+    return rival_key(rival["method"], rival["settings"], rival["data"], rival["labels"]), "test_error"
+
+
+def _recipe_and_figure(record: Record) -> tuple[Key, str]:
+    _require(record, "recipe", FIELDS)
+    _require(record, "attached", RUNG)
     try:
-        key, figure = _key_and_figure(record)
-    except (KeyError, TypeError, ValueError):  # of a version that knows other settings
-        return None
-    return key if isinstance(record.get(figure), int | float) else None
-
-
-def _key_and_figure(record: Record) -> tuple[Key, str]:
-    if "rival" in record:
-        rival = record["rival"]
-        return rival_key(rival["method"], rival["settings"], rival["data"], rival["labels"]), "test_error"
-    recipe = Recipe.from_json(json.dumps(record["recipe"]))
+        recipe = Recipe.from_json(json.dumps(record["recipe"]))
+    except (OverflowError, TypeError, ValueError) as error:
+        problem = str(error).rstrip(".")
+        raise ValueError(f"recipe: {problem}. Another version of tikas may have written it.") from error
+    _require(vars(recipe), "data", TEXT)
     return recipe_key(recipe, record.get("attached")), figure_of(recipe)
+
+
+def _require(fields: Mapping[str, Any], name: str, kind: _Kind) -> None:
+    if not kind.holds(fields.get(name)):
+        given = shortly(fields[name]) if name in fields else "missing"
+        raise ValueError(f"{name} is {given}; expected {kind.words}. Mend the line or remove it.")

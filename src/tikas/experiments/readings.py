@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import mean
 
 from tikas.experiments.cells import Cell, Published
@@ -33,11 +33,14 @@ class Reading:
         The same without warm-up: the median epoch's time, times the epochs.
     hardware
         What most of the members were measured on.
+    elsewhere
+        How many members were measured on which other hardware.
 
     Examples
     --------
-    >>> Reading({0: 1.0, 1: 2.0, 2: 3.0}, None, seconds=4.5, updates_seconds=None, hardware="a GPU").summary
-    Summary(mean=2.0, deviation=1.0, runs=3)
+    >>> found = Reading({0: 1.0, 1: 2.0, 2: 3.0}, None, 4.5, None, hardware="a GPU", elsewhere={"a CPU": 1})
+    >>> found.summary, found.all_hardware
+    (Summary(mean=2.0, deviation=1.0, runs=3), 'a GPU (2 of 3); a CPU (1 of 3)')
     """
 
     errors: Mapping[int, float]
@@ -45,11 +48,21 @@ class Reading:
     seconds: float | None
     updates_seconds: float | None
     hardware: str
+    elsewhere: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def summary(self) -> Summary:
         """Mean, deviation and number of the errors."""
         return Summary.of(list(self.errors.values()))
+
+    @property
+    def all_hardware(self) -> str:
+        """What the members were measured on, in words; the seconds are those of the first."""
+        if not self.elsewhere:
+            return self.hardware
+        members = len(self.errors)
+        counts = {self.hardware: members - sum(self.elsewhere.values()), **self.elsewhere}
+        return "; ".join(f"{name} ({count} of {members})" for name, count in counts.items())
 
 
 @dataclass(frozen=True)
@@ -76,7 +89,7 @@ def reading(task: Task, ledger: Ledger) -> Reading | None:
     records = ledger.members(key_of(task))
     if not records:
         return None
-    hardware = Counter(record["hardware"] for record in records.values()).most_common(1)[0][0]
+    (hardware, _), *others = Counter(record["hardware"] for record in records.values()).most_common()
     same = [record for record in records.values() if record["hardware"] == hardware]
     at_one_go = [record for record in same if "continued_after_epochs" not in record]
     labeled = [record.get(f"{figure}_labeled_statistics") for record in records.values()]
@@ -84,19 +97,16 @@ def reading(task: Task, ledger: Ledger) -> Reading | None:
     return Reading(
         errors={seed: record[figure] for seed, record in records.items()},
         labeled=Summary.of(known) if len(known) == len(records) else None,
-        seconds=mean(record["seconds"] / record["members"] for record in at_one_go) if at_one_go else None,
-        updates_seconds=_updates_seconds(at_one_go),
+        seconds=mean(record["seconds"] / record.get("members", 1) for record in at_one_go) if at_one_go else None,
+        updates_seconds=None if isinstance(task, Rival) else _updates_seconds(at_one_go, task.recipe.epochs),
         hardware=hardware,
+        elsewhere=dict(others),
     )
 
 
-def _updates_seconds(records: Iterable[Record]) -> float | None:
-    times = [
-        record["seconds_per_epoch"] * record["recipe"]["epochs"] / record["members"]
-        for record in records
-        if "seconds_per_epoch" in record
-    ]
-    return mean(times) if times else None
+def _updates_seconds(records: Iterable[Record], epochs: int) -> float | None:
+    timed = [record for record in records if "seconds_per_epoch" in record]
+    return mean(each["seconds_per_epoch"] * epochs / each.get("members", 1) for each in timed) if timed else None
 
 
 def reference(cell: Cell, ledger: Ledger, cells: Mapping[str, Cell]) -> Summary | None:

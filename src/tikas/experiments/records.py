@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import subprocess
 import warnings
 from collections.abc import Iterator, Mapping
@@ -24,7 +25,7 @@ Record = Mapping[str, Any]
 
 
 class DamagedRecordWarning(UserWarning):
-    """A line of a file of records cannot be read."""
+    """A line of a file of records cannot be read, or holds what no measurement can give."""
 
 
 def hardware(device: torch.device | str) -> str:
@@ -192,17 +193,63 @@ def read(path: str | Path) -> list[Record]:
     ...     print(read(path), caught[0].message)
     [{'seed': 0}] ...records.jsonl, line 2 is no whole record (cut short by a crash?) and is passed over.
     """
-    records: list[Record] = []
+    return [record for _, record in read_with_places(path)]
+
+
+def read_with_places(path: str | Path) -> list[tuple[str, Record]]:
+    """The same, each with its file and line, to name it by.
+
+    Where a file was put behind one that a crash had cut short, its first record stands on the line of the cut one. It
+    is read; only what is before it is passed over.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(record=True, action="always") as caught:
+    ...     path = Path(folder, "records.jsonl")
+    ...     _ = path.write_text('{"seed": 0, "hard{"seed": 1, "hardware": "a GPU"}\\n')
+    ...     print(read_with_places(path), caught[0].message)
+    [('...records.jsonl, line 1', {'seed': 1, 'hardware': 'a GPU'})]
+    ...records.jsonl, line 1 is no whole record (cut short by a crash?) and is passed over,
+    up to a whole one at its end.
+    """
+    found: list[tuple[str, Record]] = []
     for number, line in enumerate(Path(path).read_bytes().split(b"\n"), 1):
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line)
-        except ValueError:  # neither JSON nor, where a character was cut, UTF-8
-            record = None
-        if isinstance(record, dict):
-            records.append(record)
-        else:
-            message = f"{path}, line {number} is no whole record (cut short by a crash?) and is passed over."
-            warnings.warn(message, DamagedRecordWarning, stacklevel=2)
-    return records
+        place = f"{path}, line {number}"
+        records, rest = _whole_records(line)
+        found += [(place, record) for record in records]
+        if rest.strip():
+            until = ", up to a whole one at its end" if records else ""
+            message = f"{place} is no whole record (cut short by a crash?) and is passed over{until}."
+            warnings.warn(message, DamagedRecordWarning, stacklevel=3)
+    return found
+
+
+def _whole_records(line: bytes) -> tuple[list[Record], bytes]:
+    """The records that a line ends in, and what is before them."""
+    records: list[Record] = []
+    while (last := _last_record(line)) is not None:
+        start, record = last
+        records.insert(0, record)
+        line = line[:start]
+    return records, line
+
+
+def _last_record(line: bytes) -> tuple[int, Record] | None:
+    """Where the last record of a line starts, and the record."""
+    whole = _parsed(line)
+    if whole is not None:
+        return 0, whole
+    for brace in reversed([match.start() for match in re.finditer(rb"\{", line)]):
+        record = _parsed(line[brace:])
+        if record is not None and "hardware" in record:  # else it is a part of one, such as its recipe
+            return brace, record
+    return None
+
+
+def _parsed(text: bytes) -> Record | None:
+    try:
+        record = json.loads(text)
+    except (ValueError, RecursionError):  # neither JSON nor, where a character was cut, UTF-8; or brackets without end
+        return None
+    return record if isinstance(record, dict) else None

@@ -170,7 +170,7 @@ def _figures(found: Reading | None, wanted: int, judgement: Judgement | None) ->
 def _beside(found: Reading | None) -> list[str]:
     if found is None:
         return ["", "", ""]
-    return ["" if found.labeled is None else in_words(found.labeled, 3), _seconds(found.seconds), found.hardware]
+    return ["" if found.labeled is None else in_words(found.labeled, 3), _seconds(found.seconds), found.all_hardware]
 
 
 def _interval(summary: Summary) -> str:
