@@ -91,6 +91,14 @@ def test_products_in_bf16_stay_close_to_exact_ones() -> None:
     torch.testing.assert_close(fast, exact, rtol=2e-2, atol=2e-2)
 
 
+@pytest.mark.parametrize("recipe", [IMAGES, PRODUCTS], ids=["convolutions", "products"])
+def test_convolutions_in_bf16_stay_close_to_exact_ones(recipe: Recipe) -> None:
+    fast, _ = trained(SideBySide, [3, 4], recipe, (2, 9, 9), compiled=True, exact=False)
+    exact, _ = trained(SideBySide, [3, 4], recipe, (2, 9, 9), compiled=True, exact=True)
+    torch.testing.assert_close(fast, exact, rtol=5e-2, atol=5e-2)
+    assert (fast - exact).abs().max() > 1e-4, "these are not in bf16"
+
+
 @pytest.mark.parametrize("kind", ["captured", "fused"])
 def test_a_member_learns_the_same_alone_and_in_company(kind: str) -> None:
     from tikas.training.fused import FusedFleet

@@ -1,0 +1,89 @@
+"""How long training takes to start: the first time that a shape is trained on a machine, and the second.
+
+    python benchmarks/starts.py --record results/starts.jsonl
+
+Every start is a process of its own. The first finds nothing that was compiled before, the second what the first left.
+Seconds are those from the launch of the fleet, torch imported and rows in memory, to the end of its first updates; the
+share of Python and torch, which a process needs before it can do anything, is told beside them.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from tikas.experiments.bench import Figure, start_fleet
+from tikas.experiments.bench_script import headline
+from tikas.experiments.records import append
+from tikas.training.devices import suitable_device
+from tikas.training.engine import suitable_arithmetic
+from tikas.training.recipe import Recipe
+
+SHAPES: dict[str, tuple[Recipe, tuple[int, ...], int]] = {
+    "dense, 1 seed": (Recipe(), (784,), 1),
+    "dense, 40 seeds": (Recipe(), (784,), 40),
+    "conv_small Γ, 5 seeds": (Recipe(network=("conv_small",), costs=(1.0,)), (1, 28, 28), 5),
+    "conv_small full, 1 seed": (Recipe(network=("conv_small",), costs=(1000.0, 10.0, 1.0)), (1, 28, 28), 1),
+}
+CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+
+
+def start(name: str, device: str | None) -> dict[str, float]:
+    """Start one fleet in this process; the seconds that took, and those that the process had spent before."""
+    import torch
+
+    before = time.clock_gettime(time.CLOCK_BOOTTIME) - _birth()
+    recipe, shape, members = SHAPES[name]
+    place, started = suitable_device(device), time.perf_counter()
+    fleet = start_fleet(recipe, place, members=members, updates=10, shape=shape)
+    with suitable_arithmetic(fleet):
+        fleet.train_epoch(torch.full((10,), 0.002)).sum().item()  # which waits for a GPU
+    return {"seconds": time.perf_counter() - started, "seconds_before": before}
+
+
+def _birth() -> float:
+    """When this process began, in seconds since the machine did."""
+    behind_name = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    return int(behind_name[19]) / os.sysconf("SC_CLK_TCK")
+
+
+def start_elsewhere(name: str, device: str | None, cache: str) -> dict[str, float]:
+    """Start one fleet in a process of its own, which keeps what it compiles in this folder."""
+    command = [sys.executable, __file__, "--child", name, *(["--device", device] if device else [])]
+    environment = {**os.environ, **{variable: str(Path(cache, variable)) for variable in CACHES}}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{name}: {done.stderr.strip().splitlines()[-1]}")
+    figures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return figures
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=list(SHAPES))
+    parser.add_argument("--device", help="cpu or cuda; by default a GPU if there is one")
+    parser.add_argument("--record", help="a file to add the figures to")
+    parser.add_argument("--child", choices=SHAPES, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.child:
+        print(json.dumps(start(arguments.child, arguments.device)))
+        return
+    device = suitable_device(arguments.device)
+    print(headline(device), flush=True)
+    for name in arguments.shapes:
+        with TemporaryDirectory() as cache:
+            for which in ("first", "second"):
+                details = start_elsewhere(name, arguments.device, cache)
+                seconds, before = details["seconds"], details["seconds_before"]
+                print(f"{name}, {which} start: {seconds:.1f} s, and {before:.1f} s before", flush=True)
+                if arguments.record:
+                    figure = Figure("starts", f"{name}, {which} start", details=details)
+                    append(arguments.record, figure.record(device, quick=False))
+
+
+if __name__ == "__main__":
+    main()
