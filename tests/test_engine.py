@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch._dynamo import config as dynamo
+from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.utils import counters
 
 from tikas.data.splits import split
@@ -82,6 +83,28 @@ def test_where_compiling_fails_after_all_a_long_run_is_plain(
     assert len(warned) == 1
     assert "\n" not in str(warned[0].message)
     assert bool((costs == plain.train_epoch(rates)).all())
+
+
+def test_where_only_the_way_back_cannot_be_compiled_a_long_run_is_plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError("no room for the way back")
+
+    backend = aot_autograd(fw_compiler=lambda graph, _: graph, bw_compiler=fail)
+    monkeypatch.setattr(engine, "WORTH_COMPILING", 0)
+    monkeypatch.setattr(engine, "hindrance", lambda _: None)
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=backend))
+    fleet = small_fleet()
+    with suitable_arithmetic(fleet), pytest.warns(SlowerWarning, match="because .*no room for the way back"):
+        fleet.train_epoch(torch.full((5,), 0.002))
+
+
+def test_without_a_folder_for_temporary_files_a_long_run_is_plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(*_: object) -> None:
+        raise FileNotFoundError("No usable temporary directory found")
+
+    monkeypatch.setattr(compilers, "TemporaryDirectory", none)
+    monkeypatch.setattr(compilers, "which", lambda name: name)
+    assert hindrance(torch.device("cpu")) == "there is no folder for temporary files"
 
 
 def test_an_error_of_the_function_itself_is_no_failure_to_compile(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -819,3 +819,23 @@ def test_two_processes_train_one_model(tmp_path, monkeypatch):
         (model.costs(unlabeled, labeled, torch.arange(6), noise=noise).total / 2).backward()
     for name, parameter in model.named_parameters():
         torch.testing.assert_close(gradients[name], parameter.grad, rtol=1e-3, atol=1e-5)
+
+
+def test_a_width_that_a_hook_changes_is_not_taken_for_known() -> None:
+    network = nn.Sequential(nn.Linear(4, 3))
+    network[0].register_forward_hook(lambda _, __, scores: scores[:, :2])
+    assert gamma(network, 2).train()(torch.rand(5, 4)).shape == (5, 2)
+
+
+def test_a_network_may_look_at_a_switch_of_its_own() -> None:
+    class Switched(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.top = nn.Linear(4, 3)
+            self.register_buffer("on", torch.tensor(True))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.top(x) if self.on else x
+
+    with pytest.raises(ValueError, match="n_classes=2"):
+        gamma(Switched(), 2)

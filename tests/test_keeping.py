@@ -346,7 +346,7 @@ def test_what_diverged_is_not_kept(tmp_path, monkeypatch):
 
     def diverging(fleet: Fleet, job: Job, epoch: int) -> object:
         if epoch == 3:
-            raise TrainingDivergedError.of([0], job, "no longer finite")
+            raise TrainingDivergedError.of({0: "no longer finite"}, job)
         return train_epoch(fleet, job, epoch)
 
     monkeypatch.setattr(loop, "_train_epoch", diverging)

@@ -352,7 +352,7 @@ def test_a_seed_that_diverges_does_not_take_the_others_of_its_cell_along(
     def diverging(fleet: Any, job: loop.Job, epoch: int) -> Any:
         starts.append((len(job.seeds), epoch))
         if epoch == 2 and 1 in job.seeds:
-            raise loop.TrainingDivergedError.of([job.seeds.index(1)], job, "No longer finite.")
+            raise loop.TrainingDivergedError.of({job.seeds.index(1): "No longer finite."}, job)
         return train_epoch(fleet, job, epoch)
 
     monkeypatch.setattr(loop, "_train_epoch", diverging)
@@ -363,6 +363,17 @@ def test_a_seed_that_diverges_does_not_take_the_others_of_its_cell_along(
     assert [record["seed"] for record in read(out)] == [0, 2, 3, 4]
     assert starts == [(3, 1), (3, 2), (2, 2), (2, 1), (2, 2)]
     assert not (tmp_path / UNFINISHED).exists()
+
+
+def test_each_of_several_that_diverge_is_told_of_by_itself(tmp_path: Path) -> None:
+    wild = [
+        replace(SETTING, name=f"study/rate/50/{rate:g}", recipe=replace(SETTING.recipe, learning_rate=rate), seeds=1)
+        for rate in (1e30, 1e31)
+    ]
+    outcome = reproduce(wild, Ledger(), tmp_path / "paper.jsonl", digits)
+    assert [name for name, _ in outcome.failures] == [f"{setting.name}, seed 0" for setting in wild]
+    for setting, (_, error) in zip(wild, outcome.failures, strict=True):
+        assert f"below {setting.recipe.learning_rate:g} " in str(error)
 
 
 def test_what_cannot_be_written_down_is_not_measured_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

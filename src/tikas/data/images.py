@@ -13,6 +13,7 @@ from tikas.model.checks import channels_last
 
 MOST_LOOKED_AT = 2000
 TURN = "Channels come first: turn the images with numpy.moveaxis(images, -1, 1)."
+NARROW = "Maps that really are so narrow can lie on their side, numpy.swapaxes(images, 2, 3)."
 
 
 def as_images(x: NDArray[Any]) -> NDArray[Any]:
@@ -40,7 +41,7 @@ def as_images(x: NDArray[Any]) -> NDArray[Any]:
         )
     if channels_last(images.shape[1:]):
         n, height, width, channels = images.shape
-        raise ValueError(f"Got images of shape {x.shape}; expected {(n, channels, height, width)}. {TURN}")
+        raise ValueError(f"Got images of shape {x.shape}; expected {(n, channels, height, width)}. {TURN} {NARROW}")
     return images
 
 

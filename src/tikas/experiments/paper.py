@@ -139,7 +139,7 @@ TABLE_2 = Table(
                 seeds=5,
                 against="table2/small-gamma/100",
                 note="not in the paper, which left it to future work; weights chosen by `study/conv-small-full/100`. "
-                "Its ten epochs are too few to choose by: `study/conv-small-top/100` chooses again, near the Γ-model",
+                "Its ten epochs are too few to choose by: `study/conv-small-top/100` is to choose again",
             ),
         ),
     ),

@@ -130,10 +130,9 @@ def reproduce(
             except _UnwrittenRecordError as error:
                 return replace(outcome, failures=(*outcome.failures, (str(out), error)))
             except (ArithmeticError, MemoryError, OSError, RuntimeError, ValueError) as error:
-                lost, fleets = _without_failed(fleet, error, fleets, tell)
                 # Without its traceback, which would keep the fleet's memory from the next one.
-                failures = [(title, error.with_traceback(None)) for title in lost]
-                outcome = replace(outcome, failures=(*outcome.failures, *failures))
+                lost, fleets = _without_failed(fleet, error.with_traceback(None), fleets, tell)
+                outcome = replace(outcome, failures=(*outcome.failures, *lost.items()))
             for _, of_a_task in groupby(records, key=lambda record: record["cell"]):
                 tell(_line(list(of_a_task)))
     return outcome
@@ -148,39 +147,37 @@ def _write(out: Path, record: Mapping[str, Any]) -> None:
         append(out, record)
     except OSError as error:
         raise _UnwrittenRecordError(
-            f"A record could not be written ({error.strerror or error}), so nothing more is measured. Make room, or "
-            "give another file with --out; the same command then goes on from what is kept."
+            f"A record could not be written ({error.strerror or error}), so nothing more is measured. Make room; "
+            "the same command then goes on from what is kept."
         ) from error
 
 
 def _without_failed(
     fleet: Fleet, error: Exception, later: list[Fleet], tell: Callable[[str], object]
-) -> tuple[list[str], list[Fleet]]:
+) -> tuple[dict[str, Exception], list[Fleet]]:
     """What is lost by this error, by its title, and the fleets that go on."""
     diverged = _diverged(fleet, error)
-    others = [member for member in fleet if member not in diverged]
     if diverged:
+        others = [member for member in fleet if member not in diverged]
         if others:
             tell(f"{title_of(fleet)}: {error} The others go on.")
-        return [title_of(members) for members in by_task(diverged)], [*([others] if others else []), *later]
+        lost = {title_of(members): ArithmeticError(diverged[members[0]]) for members in by_task([*diverged])}
+        return {**lost}, [*([others] if others else []), *later]
     alone = by_task(fleet)
     if len(alone) > 1 and isinstance(error, ArithmeticError | ValueError):
         tell(f"{title_of(fleet)}: {error} They go on one after another.")
-        return [], [*alone, *later]
-    failed = {members[0].task.name for members in alone}
+        return {}, [*alone, *later]
+    failed = {members[0].task.name: error for members in alone}
     left = ([member for member in other if member.task.name not in failed] for other in later)
-    return sorted(failed), [members for members in left if members]
+    return failed, [members for members in left if members]
 
 
-def _diverged(fleet: Fleet, error: Exception) -> Fleet:
-    """The members whose error it is."""
-    if not isinstance(error, TrainingDivergedError):
-        return []
-    return [
-        Member(task, seed)
-        for task, seed in fleet
-        if not isinstance(task, Rival) and (task.recipe, seed) in error.members
-    ]
+def _diverged(fleet: Fleet, error: Exception) -> dict[Member, str]:
+    """The members whose error it is, and what it says of each."""
+    said = error.members if isinstance(error, TrainingDivergedError) else {}
+    trained = [member for member in fleet if not isinstance(member.task, Rival)]
+    by_recipe = {member: (member.task.recipe, member.seed) for member in trained}  # type: ignore[union-attr]
+    return {member: said[key] for member, key in by_recipe.items() if key in said}
 
 
 def _line(records: Sequence[Mapping[str, Any]]) -> str:

@@ -62,6 +62,8 @@ def width_of_output(network: nn.Module) -> int | None:
     node, pooled, flattened = output.args[0], False, False
     while isinstance(node, fx.Node) and node.op in {"call_module", "call_function", "call_method"}:
         layer = _layer(followed, node)
+        if getattr(layer, "_forward_hooks", None):
+            return None  # they may change anything
         if isinstance(layer, nn.Linear):
             return None if pooled or flattened else layer.out_features
         if isinstance(layer, CONVOLUTIONS):
@@ -94,7 +96,8 @@ def _copy_without_values(network: nn.Module) -> nn.Module:
     """The same layers and attributes, but nothing that is the network's own, and of weights the shapes alone."""
     weights = [weight for weight in network.parameters() if not is_lazy(weight)]
     empty: dict[int, Tensor] = {id(w): nn.Parameter(w.detach().to("meta"), w.requires_grad) for w in weights}
-    empty |= {id(buffer): buffer.to("meta") for buffer in network.buffers() if not is_lazy(buffer)}
+    large = (buffer for buffer in network.buffers() if not is_lazy(buffer) and buffer.numel() > 1)
+    empty |= {id(buffer): buffer.to("meta") for buffer in large}  # a `forward` may look at counters and switches
     return deepcopy(network, empty)
 
 

@@ -48,7 +48,8 @@ def explained(rows: Tensor, dtype: torch.dtype) -> Iterator[None]:
         yield
     except RuntimeError as error:
         said = str(error).partition("\n")[0].rstrip(".")
-        if rows.dtype != dtype and ("type" in said or "not implemented for" in said):
+        numbers = "indices" not in said  # as a table of embeddings asks for
+        if numbers and rows.dtype != dtype and ("type" in said or "not implemented for" in said):
             remedy = "x.float() / 255" if rows.dtype == torch.uint8 else f"x.to({dtype})"
             raise TypeError(
                 f"Got rows of type {rows.dtype}, and this network computes in {dtype}: {said}. Give it {remedy}."

@@ -80,9 +80,12 @@ def _hindrance_of(language: str, compiler: str) -> str | None:
     folders = {sysconfig.get_path("include"), sysconfig.get_path("include", "posix_prefix")}
     reads = [compiler, "-x", language.lower(), *(f"-I{folder}" for folder in folders), "-"]
     threads = ["-fopenmp"] if language == "C++" and sys.platform == "linux" else []  # as torch's compiled code does
-    with TemporaryDirectory() as place:
-        if _succeeds([*reads, "-shared", "-fPIC", *threads, "-o", str(Path(place, "tried"))]):
-            return None
+    try:
+        with TemporaryDirectory() as place:
+            if _succeeds([*reads, "-shared", "-fPIC", *threads, "-o", str(Path(place, "tried"))]):
+                return None
+    except OSError:
+        return "there is no folder for temporary files"
     fails = "cannot make a library" if _succeeds([*reads, "-fsyntax-only"]) else "finds no Python.h"
     return f"the {language} compiler ({compiler}) {fails}"
 

@@ -148,14 +148,15 @@ def _compiled_code_kept() -> Iterator[None]:
     By default it keeps code with derivatives written by hand, as ours has, in parts, and a start spends most of its
     time on putting them together; what it keeps is found by those derivatives too, so that others are not taken for
     them. And it makes no more than eight programs of one function: the ninth network, noise or cost that a search tries
-    would train without. In torch 2.13 both are settings of this thread alone. Before, they were the process's, and may
+    would train without. The way back is compiled with the way there, so that `compiled_or_plain` sees it fail. In torch
+    2.13 all are settings of this thread alone. Before, they were the process's, and may
     stay as they are here after threads for several GPUs; all that this does is to keep more of what was compiled.
     """
     dynamo = sys.modules.get("torch._dynamo.config")  # slow to import, and there already if anything is compiled
-    setting = "autograd_cache_allow_custom_autograd_functions"
     with ExitStack() as settings:
-        if hasattr(functorch, setting):  # older versions of torch have none
-            settings.enter_context(functorch.patch({setting: True}))
+        for setting in ("autograd_cache_allow_custom_autograd_functions", "force_non_lazy_backward_lowering"):
+            if hasattr(functorch, setting):  # older versions of torch have none
+                settings.enter_context(functorch.patch({setting: True}))
         if dynamo is not None:
             settings.enter_context(dynamo.patch({"recompile_limit": dynamo.accumulated_recompile_limit}))
         yield

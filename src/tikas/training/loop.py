@@ -1,7 +1,7 @@
 """The loop: epochs, annealing, history, calibration, for one fleet on one device."""
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from threading import Event
@@ -63,16 +63,16 @@ class TrainingDivergedError(ArithmeticError):
     Attributes
     ----------
     members
-        Whose it was: the recipe and the seed of each.
+        By recipe and seed, what there is to say of each member that it happened to.
     """
 
-    members: tuple[tuple[Recipe, int], ...] = ()
+    members: Mapping[tuple[Recipe, int], str] = {}
 
     @classmethod
-    def of(cls, members: Iterable[int], job: "Job", message: str) -> Self:
-        """The error of these members of a job."""
-        error = cls(message)
-        error.members = tuple((job.recipes[member], job.seeds[member]) for member in members)
+    def of(cls, said: Mapping[int, str], job: "Job") -> Self:
+        """The error of members of a job, by their numbers."""
+        error = cls(next(iter(said.values())))
+        error.members = {(job.recipes[member], job.seeds[member]): words for member, words in said.items()}
         return error
 
 
@@ -181,10 +181,9 @@ def _finish(fleet: Fleet, job: Job) -> list[Ladder]:
     _check_weights(ladders, job)
     for ladder, split in zip(ladders, job.splits, strict=True):
         chosen = split.labeled if job.recipes[0].calibration == "labeled" else split.unlabeled
-        with (
-            full_precision()
-        ):  # in training mode, which Ctrl-C may have found it out of, frozen layers are known as such
-            ladder.train().calibrate(rows[torch.as_tensor(chosen, device=rows.device)])
+        ladder.train()  # where Ctrl-C found it in eval mode: frozen layers are known by being in that mode alone
+        with full_precision():
+            ladder.calibrate(rows[torch.as_tensor(chosen, device=rows.device)])
         ladder.eval().cpu()
     return ladders
 
@@ -240,28 +239,30 @@ def _check_finite(costs: Tensor, epoch: int, job: Job) -> None:
     """Stop when a cost ``(updates, members, 1 + levels)`` is no longer a number, and say which went first."""
     if bool(costs.isfinite().all()):
         return
-    places = (~costs.isfinite()).nonzero().tolist()
-    update, member, cost = places[0]
-    name = "the supervised cost" if cost == 0 else f"the denoising cost of level {cost - 1}"
-    raise TrainingDivergedError.of(
-        sorted({each for _, each, _ in places}),
-        job,
-        f"Training stopped in epoch {epoch}, update {update + 1}{_whose(member, job)}: {name} was no longer a finite "
-        f"number. {_advice(job.recipes[member])}",
-    )
+    said: dict[int, str] = {}
+    for update, member, cost in (~costs.isfinite()).nonzero().tolist():
+        name = "the supervised cost" if cost == 0 else f"the denoising cost of level {cost - 1}"
+        said.setdefault(
+            member,
+            f"Training stopped in epoch {epoch}, update {update + 1}{_whose(member, job)}: {name} was no longer a "
+            f"finite number. {_advice(job.recipes[member])}",
+        )
+    raise TrainingDivergedError.of(said, job)
 
 
 def _check_weights(ladders: Sequence[Ladder], job: Job) -> None:
     """The costs show an update's damage only in the next one; after the last, the weights themselves are looked at."""
+    said: dict[int, str] = {}
     for member, ladder in enumerate(ladders):
         for name, parameter in ladder.named_parameters():
             if not bool(parameter.isfinite().all()):
-                raise TrainingDivergedError.of(
-                    [member],
-                    job,
+                said.setdefault(
+                    member,
                     f"After the last update{_whose(member, job)} {name} was no longer finite. "
                     f"{_advice(job.recipes[member])}",
                 )
+    if said:
+        raise TrainingDivergedError.of(said, job)
 
 
 def _whose(member: int, job: Job) -> str:
