@@ -16,9 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tikas.experiments.bench import epochs_of, interleave, start_fleet
-from tikas.experiments.bench_script import headline
-from tikas.experiments.records import append, hardware, revision, versions
+from tikas.experiments.bench import Figure, epochs_of, interleave, start_fleet
+from tikas.experiments.bench_script import headline, line_of, report
 from tikas.model import dense
 from tikas.training.fleet import Fleet
 from tikas.training.recipe import Recipe
@@ -112,11 +111,8 @@ def main() -> None:
     timings = interleave([epochs_of(fleet, name) for name, fleet in fleets.items()], CPU, arguments.seconds)
     for name, timing in timings.items():
         ratio = timings["float32"].ms / timing.ms
-        print(f"{name:24} {timing.ms:7.2f} ms an update, {ratio:.2f} times as quick as float32", flush=True)
-        if arguments.record:
-            figure = {"benchmark": "cpu_bf16", "what": name, "ms": timing.ms, "ratio": ratio}
-            where = {"chip": chip, "most": MOST, "hardware": hardware(CPU)}
-            append(arguments.record, {**figure, **where, "versions": versions(), "revision": revision()})
+        figure = Figure("cpu_bf16", name, timing.ms, ratio, "float32", {"chip": chip, "most": MOST})
+        report(figure, line_of(figure), CPU, arguments.record)
 
 
 if __name__ == "__main__":

@@ -15,8 +15,7 @@ from statistics import median
 import torch
 
 from tikas.experiments.bench import Figure
-from tikas.experiments.bench_script import headline
-from tikas.experiments.records import append
+from tikas.experiments.bench_script import headline, report
 from tikas.experiments.run import Rows, error_on, load_rows, run
 from tikas.training.devices import full_precision, suitable_device
 from tikas.training.fit import Progress
@@ -71,10 +70,8 @@ def main() -> None:
         ("after every epoch", after_every_epoch(rows, members, epochs, arguments.held_out)),
     ):
         share, seconds, epoch = details.values()
-        print(f"{when}: {seconds:.3g} s, an epoch {epoch:.3g} s, {share:.2%} of training", flush=True)
-        if arguments.record:
-            figure = Figure("evaluation", f"{members} seeds, {when}", details=details)
-            append(arguments.record, figure.record(device, quick=False))
+        line = f"{when}: {seconds:.3g} s, an epoch {epoch:.3g} s, {share:.2%} of training"
+        report(Figure("evaluation", f"{members} seeds, {when}", details=details), line, device, arguments.record)
 
 
 if __name__ == "__main__":

@@ -17,8 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from tikas.experiments.bench import Figure, start_fleet
-from tikas.experiments.bench_script import headline
-from tikas.experiments.records import append
+from tikas.experiments.bench_script import headline, report
 from tikas.training.devices import suitable_device
 from tikas.training.engine import suitable_arithmetic
 from tikas.training.recipe import Recipe
@@ -78,11 +77,9 @@ def main() -> None:
         with TemporaryDirectory() as cache:
             for which in ("first", "second"):
                 details = start_elsewhere(name, arguments.device, cache)
-                seconds, before = details["seconds"], details["seconds_before"]
-                print(f"{name}, {which} start: {seconds:.1f} s, and {before:.1f} s before", flush=True)
-                if arguments.record:
-                    figure = Figure("starts", f"{name}, {which} start", details=details)
-                    append(arguments.record, figure.record(device, quick=False))
+                figure = Figure("starts", f"{name}, {which} start", details=details)
+                line = f"{figure.what}: {details['seconds']:.1f} s, and {details['seconds_before']:.1f} s before"
+                report(figure, line, device, arguments.record)
 
 
 if __name__ == "__main__":

@@ -37,9 +37,20 @@ def run(benchmark: str, description: str | None, arguments: Sequence[str] | None
     plan = Plan(device, options.quick, tuple(options.members))
     print(headline(device), flush=True)
     for figure in BENCHMARKS[benchmark](plan):
-        print(line_of(figure), flush=True)
-        if options.record:
-            append(options.record, figure.record(device, quick=plan.quick))
+        report(figure, line_of(figure), device, options.record, quick=plan.quick)
+
+
+def report(figure: Figure, line: str, device: torch.device, record: str | None, *, quick: bool = False) -> None:
+    """Print a figure in these words, and add it to a file of records where one is given.
+
+    Examples
+    --------
+    >>> report(Figure("instant", "1 seed", 0.5), "no time at all", torch.device("cpu"), record=None)
+    no time at all
+    """
+    print(line, flush=True)
+    if record:
+        append(record, figure.record(device, quick=quick))
 
 
 def headline(device: torch.device) -> str:
