@@ -161,8 +161,10 @@ def _without_failed(
         others = [member for member in fleet if member not in diverged]
         if others:
             tell(f"{title_of(fleet)}: {error} The others go on.")
-        lost = {title_of(members): ArithmeticError(diverged[members[0]]) for members in by_task([*diverged])}
-        return {**lost}, [*([others] if others else []), *later]
+        lost: dict[str, Exception] = {
+            title_of(members): ArithmeticError(diverged[members[0]]) for members in by_task([*diverged])
+        }
+        return lost, [*([others] if others else []), *later]
     alone = by_task(fleet)
     if len(alone) > 1 and isinstance(error, ArithmeticError | ValueError):
         tell(f"{title_of(fleet)}: {error} They go on one after another.")
@@ -175,9 +177,11 @@ def _without_failed(
 def _diverged(fleet: Fleet, error: Exception) -> dict[Member, str]:
     """The members whose error it is, and what it says of each."""
     said = error.members if isinstance(error, TrainingDivergedError) else {}
-    trained = [member for member in fleet if not isinstance(member.task, Rival)]
-    by_recipe = {member: (member.task.recipe, member.seed) for member in trained}  # type: ignore[union-attr]
-    return {member: said[key] for member, key in by_recipe.items() if key in said}
+    return {
+        member: said[member.task.recipe, member.seed]
+        for member in fleet
+        if not isinstance(member.task, Rival) and (member.task.recipe, member.seed) in said
+    }
 
 
 def _line(records: Sequence[Mapping[str, Any]]) -> str:
