@@ -3,6 +3,7 @@
 import pickle
 import re
 from copy import deepcopy
+from datetime import timedelta
 
 import pytest
 import torch
@@ -782,10 +783,11 @@ def rows_of(rank: int) -> tuple[Tensor, Tensor]:
     return normal(8, 3, 8, 8, seed=10 + rank), normal(6, 3, 8, 8, seed=20 + rank)
 
 
-def train_in_a_process(rank: int, folder: str) -> None:
+def train_in_a_process(rank: int, folder: str, port: int) -> None:
     """One update of one of two processes, each with rows of its own."""
     torch.set_num_threads(1)
-    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    store = torch.distributed.TCPStore("127.0.0.1", port)
+    torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=timedelta(minutes=1))
     model = model_of_the_processes(seed=rank)  # the first one's weights are what counts
     costs_of = DistributedDataParallel(CostsOf(model))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -796,6 +798,7 @@ def train_in_a_process(rank: int, folder: str) -> None:
     optimizer.step()
     costs_of(unlabeled, labeled, torch.arange(6)).total.backward()
     torch.save((gradients, model.state_dict()), f"{folder}/{rank}.pt")
+    torch.distributed.barrier()  # the first to leave would take the other's connection along
     torch.distributed.destroy_process_group()
 
 
@@ -807,7 +810,8 @@ def model_of_the_processes(seed: int) -> Gamma:
 def test_two_processes_train_one_model(tmp_path, monkeypatch):
     """Their gradients are the mean of what each would find alone, and their weights stay the same."""
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
-    torch.multiprocessing.spawn(train_in_a_process, (str(tmp_path),), nprocs=2)
+    meeting_point = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    torch.multiprocessing.spawn(train_in_a_process, (str(tmp_path), meeting_point.port), nprocs=2)
     (gradients, state), (other_gradients, other_state) = (torch.load(tmp_path / f"{rank}.pt") for rank in range(2))
     assert all(torch.equal(value, other_gradients[name]) for name, value in gradients.items())
     assert all(torch.equal(value, other_state[name]) for name, value in state.items())
