@@ -93,7 +93,7 @@ STUDIES = (
     *study("conv-small-noise/100", _rung_noise(SMALL_BASELINE, CONV_SMALL_NOISES)),
     *study("conv-small-gamma/100", _costs(Recipe(network=("conv_small",)), ONE_TOP)),
     *study("conv-small-full/100", _costs(Recipe(network=("conv_small",), epochs=10), CONV_SMALL_FULL), seeds=2),
-    *study("conv-small-top/100", _costs(Recipe(network=("conv_small",), epochs=40), CONV_SMALL_TOP), seeds=2),
+    *study("conv-small-top/100", _costs(Recipe(network=("conv_small",), epochs=30), CONV_SMALL_TOP), seeds=3),
     *study("conv-fc/100", _costs(Recipe(network=("conv_fc",)), FULL)),
     *study("conv-large-noise/4000", _rung_noise(LARGE_BASELINE, RUNG_NOISES), seeds=4),
     *study("conv-large-epochs/4000", {n: replace(LARGE_BASELINE, epochs=n) for n in LARGE_EPOCHS}, seeds=4),
