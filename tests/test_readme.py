@@ -9,6 +9,9 @@ from typing import Any
 
 import pytest
 
+from tikas.experiments.ledger import Ledger, recipe_key
+from tikas.experiments.paper import TABLES
+
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 EXAMPLES = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
@@ -47,6 +50,7 @@ MNIST = {
 CONVOLUTIONAL = {
     "Conv-FC, full ladder": "table2/fc/100",
     "Conv-Small, Γ-model": "table2/small-gamma/100",
+    "Conv-Small, full ladder": "table2/small-full/100",
     "Conv-Small, supervised": "table2/small-baseline/100",
     "Conv-Large, Γ-model": "table3/large-gamma/4000",
     "Conv-Large, supervised": "table3/large-baseline/4000",
@@ -57,7 +61,8 @@ DIGITS = {"`SVC`, labels alone": "SVC on the labels", "`MLPClassifier`, labels a
 def records(name: str) -> list[dict[str, Any]]:
     """Those of a file, or of a cell of the paper."""
     if "/" in name:
-        return [record for record in records("paper") if record["cell"] == name]
+        (cell,) = (cell for table in TABLES for cell in table.cells if cell.name == name)
+        return list(Ledger.of(records("paper")).members(recipe_key(cell.recipe)).values())
     return [json.loads(line) for line in (ROOT / "results" / f"{name}.jsonl").read_text().splitlines()]
 
 
