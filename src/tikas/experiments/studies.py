@@ -34,6 +34,8 @@ CONV_SMALL_TOP = tuple(
     (bottom, *[between] * 8, top) for bottom, between, top in ((1, 0.1, 1), (10, 0.1, 1), (100, 0.1, 1), (100, 0.1, 10))
 )
 """Near the Γ-model: ten epochs prefer weights that, after a hundred, end at twice the Γ-model's error."""
+CONV_SMALL_BOTTOM = tuple((bottom, *[0.1] * 8, top) for bottom, top in ((100, 1), (1000, 0.1), (1000, 1), (10_000, 1)))
+"""Further from it: the more the input weighed, the better it was, up to the last point of the search before."""
 
 
 def study(
@@ -94,6 +96,7 @@ STUDIES = (
     *study("conv-small-gamma/100", _costs(Recipe(network=("conv_small",)), ONE_TOP)),
     *study("conv-small-full/100", _costs(Recipe(network=("conv_small",), epochs=10), CONV_SMALL_FULL), seeds=2),
     *study("conv-small-top/100", _costs(Recipe(network=("conv_small",), epochs=30), CONV_SMALL_TOP), seeds=3),
+    *study("conv-small-bottom/100", _costs(Recipe(network=("conv_small",), epochs=30), CONV_SMALL_BOTTOM), seeds=5),
     *study("conv-fc/100", _costs(Recipe(network=("conv_fc",)), FULL)),
     *study("conv-large-noise/4000", _rung_noise(LARGE_BASELINE, RUNG_NOISES), seeds=4),
     *study("conv-large-epochs/4000", {n: replace(LARGE_BASELINE, epochs=n) for n in LARGE_EPOCHS}, seeds=4),
