@@ -154,7 +154,7 @@ PAIRS = [
 @pytest.mark.parametrize(("slow", "spec"), PAIRS, ids=[spec.text for _, spec in PAIRS])
 def test_a_rung_goes_up_and_back_down_as_in_numpy_on_maps_of_any_size(slow: r.Rung, spec):
     rng = np.random.default_rng(0)
-    for below in [(2, side, 4 + side % 3) for side in range(4, 10)]:
+    for below in [*((2, side, 4 + side % 3) for side in range(4, 10)), (2, 12, 4), (2, 4, 12)]:
         rung = build(spec, below, top=False, noise=0.0, cost=1.0)
         rung.add_back()
         rung.double()
@@ -169,6 +169,14 @@ def test_a_rung_goes_up_and_back_down_as_in_numpy_on_maps_of_any_size(slow: r.Ru
         up, down = rung.up(torch.from_numpy(h)), rung.back(torch.from_numpy(denoised))
         np.testing.assert_allclose(up.detach().numpy(), slow.up(h, weight), rtol=1e-12, atol=1e-12)
         np.testing.assert_allclose(down.detach().numpy(), slow.down(denoised, back, below), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("below", [(1, 40, 3), (1, 3, 40)], ids=["tall", "wide"])
+def test_a_kernel_that_goes_beyond_one_side_alone_makes_a_plain_convolution(below):
+    rung = build(Conv(2, 5, padding="full"), below, top=False, noise=0.0, cost=1.0)
+    rung.add_back()
+    assert not rung.is_product
+    assert not rung.back.sparse
 
 
 def draw(rng: np.random.Generator, shape: r.Shape | None) -> o.Array | None:

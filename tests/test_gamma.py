@@ -399,6 +399,14 @@ def test_a_layer_that_is_called_by_keyword_is_calibrated():
     assert [tuple(draw.shape) for draw in model.draw_noise(UNLABELED, 2)] == [(2, 6), (2, 6), (2, 3)]
 
 
+def test_a_batch_of_one_row_is_refused():
+    model, rows = gamma(nn.Linear(4, 3), n_classes=3), torch.rand(8, 4)
+    with pytest.raises(ValueError, match=r"Got 1 unlabelled row; .* give two rows or more"):
+        model.costs(rows[:1])
+    with pytest.raises(ValueError, match=r"Got 1 labelled row; .* give two rows or more"):
+        model.costs(rows, rows[:1], torch.tensor([1]))
+
+
 def test_eval_mode_without_calibration_is_refused_with_what_to_do():
     model = gamma(dense_network(), n_classes=3).eval()
     with pytest.raises(RuntimeError, match=re.escape("call calibrate(rows) with training rows first")):

@@ -156,6 +156,58 @@ def test_autocast_takes_rows_of_half_precision():
         assert ladder_of().costs(UNLABELED.bfloat16(), LABELED.bfloat16(), TARGETS).total.isfinite()
 
 
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
+def test_a_ladder_of_half_precision_is_not_trained_and_the_way_is_told(kind):
+    ladder, rows = ladder_of().calibrate(UNLABELED).to(kind), UNLABELED.to(kind)
+    for method in ("costs", "forward", "denoise"):
+        with pytest.raises(TypeError, match=re.escape(f"This ladder is in {kind}, which has too few digits")):
+            getattr(ladder, method)(rows)
+    assert ladder.eval()(rows).dtype == kind
+
+
+@pytest.mark.parametrize("method", ["costs", "forward", "encode", "denoise"])
+def test_a_batch_of_one_row_has_no_statistics_and_is_refused(method):
+    with pytest.raises(ValueError, match=r"Got 1 (unlabelled )?row; .* give two rows or more"):
+        getattr(ladder_of(), method)(UNLABELED[:1])
+
+
+def test_one_labelled_row_is_refused_and_one_that_nothing_looks_at_is_not():
+    with pytest.raises(ValueError, match=r"Got 1 labelled row; .* give two rows or more"):
+        ladder_of().costs(UNLABELED, LABELED[:1], TARGETS[:1])
+    assert ladder_of(costs=0).costs(UNLABELED[:1], LABELED, TARGETS).total.isfinite()
+    assert len(ladder_of().calibrate(UNLABELED).eval()(UNLABELED[:1])) == 1
+
+
+@pytest.mark.parametrize("method", ["costs", "forward", "encode", "denoise", "calibrate"])
+def test_rows_with_a_dimension_too_many_are_refused(method):
+    with pytest.raises(ValueError, match=re.escape("this ladder takes (rows, 6)")):
+        getattr(ladder_of(), method)(torch.stack([UNLABELED, UNLABELED]))
+
+
+def test_drawing_weights_anew_forgets_the_statistics_of_the_old_ones():
+    ladder = ladder_of().calibrate(UNLABELED).eval()
+    ladder.reset()
+    with pytest.raises(RuntimeError, match="has no statistics for eval mode yet"):
+        ladder(UNLABELED)
+
+
+@pytest.mark.parametrize(
+    ("turned", "kind"), [(Tensor.numpy, "ndarray"), (Tensor.double, "torch.float64"), (Tensor.tolist, "list")]
+)
+def test_noise_of_another_kind_is_refused(turned, kind):
+    ladder = ladder_of()
+    noise = [turned(draw) for draw in ladder.draw_noise(UNLABELED, len(UNLABELED))]
+    with pytest.raises(TypeError, match=re.escape(f"Got noise as {kind}; expected tensors of the type of the rows")):
+        ladder.costs(UNLABELED, noise=noise)
+
+
+def test_noise_for_more_members_than_there_are_is_refused():
+    ladder = ladder_of()
+    noise = [draw.expand(2, *draw.shape) for draw in ladder.draw_noise(UNLABELED, len(UNLABELED))]
+    with pytest.raises(ValueError, match="expected one tensor for each level"):
+        ladder.costs(UNLABELED, noise=noise)
+
+
 def test_labelled_rows_of_another_shape_are_refused():
     with pytest.raises(ValueError, match=re.escape("Got rows of shape (9, 5); this ladder takes (rows, 6).")):
         ladder_of().costs(UNLABELED, LABELED[:, :5], TARGETS)

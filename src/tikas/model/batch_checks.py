@@ -8,9 +8,13 @@ from torch import Tensor
 
 from tikas.model.names import Task
 
+HALVES = (torch.bfloat16, torch.float16)
 
-def check_rows(x: Tensor, shape: tuple[int, ...], dtype: torch.dtype | None = None) -> None:
-    """Rows of the input's shape, in numbers with a point and, where they are not converted, of the ladder's own type.
+
+def check_rows(x: Tensor, shape: tuple[int, ...], members: int = 0, dtype: torch.dtype | None = None) -> None:
+    """Floating-point rows of the input's shape and, where they are not converted, of the ladder's own type.
+
+    Rows for a fleet may have dimensions of its members in front of them, or be the same for all.
 
     Examples
     --------
@@ -24,7 +28,7 @@ def check_rows(x: Tensor, shape: tuple[int, ...], dtype: torch.dtype | None = No
             f"Got rows as {type(x).__name__}; expected a torch.Tensor. Make one with "
             "torch.as_tensor(rows, dtype=torch.float32)."
         )
-    if x.dim() <= len(shape) or tuple(x.shape[-len(shape) :]) != shape:
+    if x.dim() - len(shape) - 1 not in (0, members) or tuple(x.shape[-len(shape) :]) != shape:
         last = len(shape) == 3 and x.dim() > 3 and tuple(x.shape[-3:]) == (*shape[1:], shape[0])
         raise ValueError(
             f"Got rows of shape {tuple(x.shape)}; this ladder takes (rows, {', '.join(map(str, shape))}). "
@@ -41,13 +45,29 @@ def check_rows(x: Tensor, shape: tuple[int, ...], dtype: torch.dtype | None = No
         )
     if dtype not in (None, x.dtype) and not torch.is_autocast_enabled(x.device.type):
         raise TypeError(
-            f"Got rows of type {x.dtype}, and this ladder computes in {dtype}. Give it x.to({dtype}), or bring it to "
-            f"their type with ladder.to({x.dtype})."
+            f"Got rows of type {x.dtype}, and this ladder computes in {dtype}. Give it x.to({dtype})"
+            + (f", or bring it to their type with ladder.to({x.dtype})." if x.dtype not in HALVES else ".")
+        )
+
+
+def check_precision(dtype: torch.dtype) -> None:
+    """A type with enough digits for the statistics of a batch.
+
+    Examples
+    --------
+    >>> check_precision(torch.bfloat16)
+    Traceback (most recent call last):
+    TypeError: This ladder is in torch.bfloat16, which has too few digits for the statistics of a batch. ...
+    """
+    if dtype in HALVES:
+        raise TypeError(
+            f"This ladder is in {dtype}, which has too few digits for the statistics of a batch. Train it in float32, "
+            f"with ladder.float(), and inside torch.autocast if its products are to be in {dtype}."
         )
 
 
 def check_some(x: Tensor) -> None:
-    """Unlabelled rows for denoising costs, one at the least.
+    """Unlabelled rows for denoising costs.
 
     Examples
     --------
@@ -59,6 +79,22 @@ def check_some(x: Tensor) -> None:
         raise ValueError(
             f"Got no unlabelled rows, of shape {tuple(x.shape)}, and denoising costs are means over them. Give some, "
             "or build the model without such costs to learn from labels alone."
+        )
+
+
+def check_not_one(rows: int, kind: str = "") -> None:
+    """Rows enough for statistics of their own: a single row has no deviation, and normalised it is zero.
+
+    Examples
+    --------
+    >>> check_not_one(1, "labelled ")
+    Traceback (most recent call last):
+    ValueError: Got 1 labelled row; a batch is normalised with its own statistics, so give two rows or more. ...
+    """
+    if rows == 1:
+        raise ValueError(
+            f"Got 1 {kind}row; a batch is normalised with its own statistics, so give two rows or more. A DataLoader "
+            "leaves a last batch of one out with drop_last=True."
         )
 
 
@@ -130,18 +166,22 @@ def _check_classes(targets: Tensor, classes: int) -> None:
         )
 
 
-def check_noise(noise: Sequence[Tensor], rows: int, shapes: Sequence[tuple[int, ...]]) -> None:
-    """One draw for each level.
+def check_noise(noise: Sequence[Tensor], rows: int, shapes: Sequence[tuple[int, ...]], batch: Tensor) -> None:
+    """One draw for each level, of the type of the batch that it is for, and for the same members.
 
     Examples
     --------
-    >>> check_noise([torch.zeros(8, 4), torch.zeros(8, 3)], rows=8, shapes=[(4,), (3,)])
-    >>> check_noise([torch.zeros(8, 4)], rows=8, shapes=[(4,), (3,)])
+    >>> batch = torch.rand(8, 4)
+    >>> check_noise([torch.zeros(8, 4), torch.zeros(8, 3)], rows=8, shapes=[(4,), (3,)], batch=batch)
+    >>> check_noise([torch.zeros(8, 4)], rows=8, shapes=[(4,), (3,)], batch=batch)
     Traceback (most recent call last):
     ValueError: Got noise of shapes [(8, 4)]; expected one tensor for each level: [(8, 4), (8, 3)].
     """
-    given = [tuple(draw.shape) for draw in noise]
-    expected = [(rows, *shape) for shape in shapes]
-    fits = [shape[-len(wanted) :] == wanted for shape, wanted in zip(given, expected, strict=False)]
-    if len(given) != len(expected) or not all(fits):
+    strange = [draw for draw in noise if not isinstance(draw, Tensor) or draw.dtype != batch.dtype]
+    if strange and not (isinstance(strange[0], Tensor) and torch.is_autocast_enabled(batch.device.type)):
+        kind = strange[0].dtype if isinstance(strange[0], Tensor) else type(strange[0]).__name__
+        raise TypeError(f"Got noise as {kind}; expected tensors of the type of the rows, {batch.dtype}.")
+    members = tuple(batch.shape[: -1 - len(shapes[0])])
+    given, expected = [tuple(draw.shape) for draw in noise], [(*members, rows, *shape) for shape in shapes]
+    if given != expected:
         raise ValueError(f"Got noise of shapes {given}; expected one tensor for each level: {expected}.")

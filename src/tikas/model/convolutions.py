@@ -31,7 +31,7 @@ def convolve(x: Tensor, weight: Tensor, padding: Sides, stride: int = 1) -> Tens
     """
     before, after = padding
     members = weight.shape[:-4]
-    if is_product(weight.shape[-1], x.shape[-1] + before + after, stride):
+    if is_product(weight.shape[-1], max(x.shape[-2:]) + before + after, stride):
         return _convolve_by_product(functional.pad(x, (before, after, before, after)), weight, stride)
     if before != after:
         x, before = functional.pad(x, (before, after, before, after)), 0
@@ -59,7 +59,7 @@ def spread(x: Tensor, weight: Tensor, padding: Sides, stride: int, sides: Sequen
     >>> spread(torch.ones(1, 1, 1, 2), torch.ones(1, 1, 1, 1), padding=(0, 0), stride=2, sides=(1, 4))
     tensor([[[[1., 0., 1., 0.]]]])
     """
-    if weight.shape[-1] > x.shape[-1]:
+    if weight.shape[-1] > max(x.shape[-2:]):
         whole = _spread_by_product(x, weight, stride)
     else:
         members = weight.shape[:-4]
@@ -74,6 +74,7 @@ def spread(x: Tensor, weight: Tensor, padding: Sides, stride: int, sides: Sequen
 def is_product(kernel: int, padded_side: int, stride: int) -> bool:
     """Whether a convolution is better made by a matrix product: of single positions, or of nearly whole maps.
 
+    The side is the longer one, with its padding.
     A kernel with more positions than the maps that it makes is nearly a dense layer, as that of Conv-FC. Convolution
     kernels are not made for these: on a GPU a 26×26 one took thirty times as long as the product.
 
@@ -191,7 +192,7 @@ class ConvRung(NormalizedRung):
     def __init__(self, spec: Conv, below: tuple[int, ...], *, top: bool, noise: float, cost: float) -> None:
         super().__init__(spec, below, top=top, noise=noise, cost=cost)
         self.spec = spec
-        self.is_product = is_product(spec.kernel, below[-1] + sum(spec.padded), spec.stride)
+        self.is_product = is_product(spec.kernel, max(below[1:]) + sum(spec.padded), spec.stride)
         self.weight = nn.Parameter(torch.empty(spec.features, below[0], spec.kernel, spec.kernel))
 
     def add_back(self) -> None:

@@ -6,7 +6,7 @@ from typing import Self, cast
 import torch
 from torch import Tensor, nn
 
-from tikas.model.batch_checks import check_calibration, check_rows, check_some
+from tikas.model.batch_checks import check_calibration, check_not_one, check_precision, check_rows
 from tikas.model.calibration import calibrate_rungs
 from tikas.model.layout import rows_dim
 from tikas.model.names import Task
@@ -56,6 +56,7 @@ class Encoder(nn.Module):
         """
         for rung in self.rungs:
             rung.reset(generator)
+        self.calibrated.fill_(False)  # statistics of weights that are gone
 
     @property
     def shapes(self) -> list[tuple[int, ...]]:
@@ -85,7 +86,9 @@ class Encoder(nn.Module):
         >>> latent.mean(0).abs().max().item() < 1e-5, scores.shape  # normalised with the batch's own statistics
         (True, torch.Size([8, 3]))
         """
-        self._check_rows(x)
+        self._check_rows(x, together=self.training)
+        if self.training:
+            check_not_one(x.shape[rows_dim(self.shapes[0])])
         if not (self.training or torch.compiler.is_compiling() or bool(self.calibrated.all())):
             raise RuntimeError(
                 "This ladder has no statistics for eval mode yet: call ladder.calibrate(rows) with training rows first."
@@ -113,16 +116,23 @@ class Encoder(nn.Module):
         >>> bool(torch.allclose(ladder(rows)[:1], ladder(rows[:1]), atol=1e-5))  # no row depends on another
         True
         """
-        check_rows(x, self.shapes[0])
+        check_rows(x, self.shapes[0], self._members)
         check_calibration(x, chunk)
         calibrate_rungs(self.rungs, x, chunk)
         self.calibrated.fill_(True)
         return self
 
-    def _check_rows(self, x: Tensor, *, some: bool = False) -> None:
-        check_rows(x, self.shapes[0], self.rungs[-1].mean.dtype)
-        if some:
-            check_some(x)
+    @property
+    def _members(self) -> int:
+        """How many dimensions count members, in parameters and perhaps in rows: none in a ladder alone."""
+        return self.rungs[-1].mean.dim() - 1
+
+    def _check_rows(self, x: Tensor, *, together: bool = False) -> None:
+        """Rows that fit; `together` if they are normalised with their own statistics."""
+        dtype = self.rungs[-1].mean.dtype
+        check_rows(x, self.shapes[0], self._members, dtype)
+        if together:
+            check_precision(dtype)
 
     def draw_noise(self, rows: Tensor, count: int, generator: torch.Generator | None = None) -> list[Tensor]:
         """Standard-normal noise for `count` rows at every level, of the kind and on the device of `rows`.

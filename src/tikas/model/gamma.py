@@ -6,7 +6,7 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from tikas.model.batch_checks import check_calibration, check_some, check_targets
+from tikas.model.batch_checks import check_calibration, check_not_one, check_some, check_targets
 from tikas.model.checks import check_gamma, wrong_scores
 from tikas.model.corruption import NORMALIZATIONS, Corruption, Draws, GivenDraws, RecordedDraws, in_eval_mode
 from tikas.model.costs import Costs, supervised_cost
@@ -189,6 +189,8 @@ class Gamma(nn.Module):
         check_tensor(labeled)
         if self.rung.cost:
             check_some(unlabeled)
+            check_not_one(len(unlabeled), "unlabelled ")
+        check_not_one(len(labeled), "labelled ")
         check_targets(targets, weights, labeled.shape[:1], self.task, self.rung.shape)
         draws = Draws() if noise is None else GivenDraws(noise, slice(None, len(labeled)))
         supervised = self.rung.mean.new_zeros(())
@@ -223,7 +225,7 @@ class Gamma(nn.Module):
     def _denoising_cost(self, rows: Tensor, draws: Draws) -> Tensor:
         """‖z - (ẑ - μ)/σ‖² per row and class, with the clean batch's μ and σ."""
         corrupted = self._corrupted(rows, draws)
-        clean, statistics = self.rung.normalize_and_tell(self._scores(rows))
+        clean, statistics = self.rung.normalize_with_statistics(self._scores(rows))
         above = self.rung.activate(corrupted).softmax(-1)
         assert self.rung.denoiser is not None
         denoised = self.rung.denoiser(corrupted, normalize(above, self.rung.shape))

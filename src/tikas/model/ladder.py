@@ -6,7 +6,7 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor, nn
 
-from tikas.model.batch_checks import check_noise, check_targets
+from tikas.model.batch_checks import check_noise, check_not_one, check_some, check_targets
 from tikas.model.checks import check_settings
 from tikas.model.costs import Costs, supervised_cost
 from tikas.model.encoder import Encoder
@@ -16,10 +16,19 @@ from tikas.model.rungs import Rung, RungSpec, build
 from tikas.model.statistics import Statistics, normalize
 
 
-class Climb(NamedTuple):
-    """What streams of rows leave behind on their way up: at every level z of each that came there, and at the top h.
+class Stream(NamedTuple):
+    """A batch on its way up: its rows, the noise of every level (None: it runs clean), the last level that needs it."""
 
-    `statistics` are μ and σ of the clean stream; the input level is not normalised, so there they are None.
+    rows: Tensor
+    noise: Sequence[Tensor] | None
+    reach: int
+
+
+class Climb(NamedTuple):
+    """What the encoder leaves for the decoder: z of every stream at each level that it reached, and at the top h.
+
+    `statistics` are μ and σ of the clean stream. They are None at the input, which is not normalised, and above the
+    last level that needs the clean stream.
     """
 
     latents: list[list[Tensor]]
@@ -37,6 +46,8 @@ class Ladder(Encoder):
         z̃₀ = x + n;  z̃ₗ = N(Wₗ h̃ₗ₋₁) + n;  h̃ₗ = φ(γₗ·(z̃ₗ + βₗ))         corrupted, and the same without n: clean
         u_L = N(h̃_L);  uₗ = N(Vₗ₊₁ ẑₗ₊₁);  ẑₗ = g(z̃ₗ, uₗ)                  denoised
         C = -log P(ỹ = t | x) + Σₗ λₗ ‖zₗ - (ẑₗ - μₗ)/σₗ‖² / (N mₗ)         μ and σ of the clean batch
+
+    In the cost of a pooling rung below the top σ is at least 0.1.
 
     Parameters
     ----------
@@ -105,6 +116,156 @@ class Ladder(Encoder):
                 self.rungs[level].add_back()
         self.reset(generator)
 
+    def costs(
+        self,
+        unlabeled: Tensor,
+        labeled: Tensor | None = None,
+        targets: Tensor | None = None,
+        noise: Sequence[Tensor] | None = None,
+        weights: Tensor | None = None,
+    ) -> Costs:
+        """The costs of one update, each batch normalised with its own statistics.
+
+        Parameters
+        ----------
+        unlabeled
+            Rows for the denoising costs.
+        labeled, targets
+            Rows for the supervised cost, as many as you like, and their classes (for regression their values,
+            ``(rows, outputs)``). Without them the supervised cost is zero.
+        noise
+            L+1 standard-normal tensors, one for each level, ``(rows, *shape of the level)``, labelled rows first,
+            scaled by the ladder's own deviations. Without it, noise is drawn.
+        weights
+            How much each labelled row counts in the supervised cost.
+
+        Returns
+        -------
+        Costs
+
+        Examples
+        --------
+        >>> from tikas import Dense
+        >>> ladder = Ladder(input_shape=(4,), rungs=[Dense(3)], costs=(10, 1))
+        >>> costs = ladder.costs(torch.rand(8, 4), torch.rand(6, 4), torch.arange(6) % 3)
+        >>> weighted = costs.supervised + 10 * costs.denoising[0] + costs.denoising[1]
+        >>> bool(torch.isclose(costs.total, weighted))
+        True
+        """
+        self._check_rows(unlabeled, together=True)
+        if labeled is None:
+            labeled = first_rows(unlabeled, 0, self.shapes[0])
+        self._check_batch(unlabeled, labeled, targets, weights)
+        of_labeled, of_unlabeled = self._split_noise(noise, labeled, unlabeled)
+
+        # Corrupted encoder and clean encoder. They share each product, and never their statistics.
+        climb = self._climb(
+            Stream(labeled, of_labeled, reach=self.top),
+            Stream(unlabeled, of_unlabeled, reach=self.top if self.costed else -1),
+            Stream(unlabeled, None, reach=max(self.costed, default=-1)),
+        )
+
+        # Decoder and denoising, from the top to the lowest level that has a cost.
+        denoised = self._descend(climb, CORRUPTED)
+
+        # Cost function C for training.
+        supervised = supervised_cost(climb.outputs[LABELED], targets, weights, self.task)
+        denoising = [torch.zeros_like(supervised)] * len(self.rungs)
+        total = supervised
+        for level in self.costed:
+            denoising[level] = self._denoising_cost(level, climb, denoised[level])
+            total = total + self.rungs[level].cost * denoising[level]
+        return Costs(total, supervised, torch.stack(denoising, dim=-1))
+
+    def _climb(self, *streams: Stream) -> Climb:
+        """The encoder: h₀ = z₀ = x (+ n); zₗ = N(Wₗ hₗ₋₁) (+ n); hₗ = φ(γₗ·(zₗ + βₗ)).
+
+        Streams that reach further come before those that reach less far.
+        """
+        below = self.shapes[0]
+        hidden = torch.cat([stream.rows for stream in streams], rows_dim(below))
+        climb = Climb([], [], ())
+        for level, rung in enumerate(self.rungs):
+            climbing = [stream for stream in streams if stream.reach >= level]
+            sizes = [stream.rows.shape[rows_dim(self.shapes[0])] for stream in climbing]
+            projected = rung.up(first_rows(hidden, sum(sizes), below))
+            latents: list[Tensor] = []
+            statistics = None
+            for batch, stream in zip(torch.split(projected, sizes, rows_dim(rung.shape)), climbing, strict=True):
+                if stream.noise is None:
+                    latent, statistics = rung.normalize_with_statistics(batch)
+                else:
+                    latent = rung.corrupt(rung.normalize(batch), stream.noise[level])
+                latents.append(latent)
+            climb.latents.append(latents)
+            climb.statistics.append(statistics)
+            hidden, below = rung.activate(torch.cat(latents, rows_dim(rung.shape))), rung.shape
+        return climb._replace(outputs=torch.split(hidden, sizes, rows_dim(below)))
+
+    def _descend(self, climb: Climb, stream: int) -> dict[int, Tensor]:
+        """The decoder: u_L = N(h̃_L); uₗ = N(Vₗ₊₁ ẑₗ₊₁); ẑₗ = g(z̃ₗ, uₗ). Unnormalised ẑ goes on down."""
+        denoised: dict[int, Tensor] = {}
+        if not self.costed:
+            return denoised
+        above = climb.outputs[stream]
+        if self.task == "classification":
+            above = above.softmax(-1)
+        for level in self._descent():
+            rung = self.rungs[level]
+            assert rung.denoiser is not None
+            denoised[level] = rung.denoiser(climb.latents[level][stream], normalize(above, rung.shape))
+            if rung.back is not None:
+                above = rung.back(denoised[level])
+        return denoised
+
+    def _denoising_cost(self, level: int, climb: Climb, denoised: Tensor) -> Tensor:
+        """‖z - (ẑ - μ)/σ‖² per row and unit, with the clean batch's μ and σ."""
+        statistics = climb.statistics[level]
+        if statistics is not None:
+            denoised = self.rungs[level].statistics_of_cost(statistics).normalize(denoised)
+        return (climb.latents[level][CLEAN] - denoised).square().mean(all_dims(self.shapes[level]))
+
+    def _descent(self) -> range:
+        """The levels that the decoder visits, from the top down; none where nothing has a cost."""
+        return range(self.top, self.costed[0] - 1, -1) if self.costed else range(0)
+
+    def _check_batch(self, unlabeled: Tensor, labeled: Tensor, targets: Tensor | None, weights: Tensor | None) -> None:
+        across = rows_dim(self.shapes[0])
+        self._check_rows(labeled, together=True)
+        if self.costed:
+            check_some(unlabeled)
+            check_not_one(unlabeled.shape[across], "unlabelled ")
+        check_not_one(labeled.shape[across], "labelled ")
+        check_targets(targets, weights, labeled.shape[: labeled.dim() + across + 1], self.task, self.shapes[-1])
+
+    def _split_noise(self, noise: Sequence[Tensor] | None, *batches: Tensor) -> list[Sequence[Tensor]]:
+        """The noise of each batch at every level: that which was given, or else drawn here."""
+        sizes = [batch.shape[rows_dim(self.shapes[0])] for batch in batches]
+        if noise is None:
+            noise = self.draw_noise(batches[-1], sum(sizes))
+        check_noise(noise, sum(sizes), self.shapes, batches[-1])
+        parts = [torch.split(draw, sizes, rows_dim(shape)) for draw, shape in zip(noise, self.shapes, strict=True)]
+        return list(zip(*parts, strict=True))
+
+    @torch.no_grad()
+    def denoise(self, x: Tensor, noise: Sequence[Tensor] | None = None) -> list[Tensor | None]:
+        """Corrupt a batch of rows, encode it, decode it: ẑ of every level, the input's reconstruction first.
+
+        The batch is normalised with its own statistics, as in training. A level that no cost needs gives None.
+
+        Examples
+        --------
+        >>> from tikas import Dense
+        >>> ladder = Ladder(input_shape=(4,), rungs=[Dense(5), Dense(3)])
+        >>> [tuple(level.shape) for level in ladder.denoise(torch.rand(8, 4))]
+        [(8, 4), (8, 5), (8, 3)]
+        """
+        self._check_rows(x, together=True)
+        check_not_one(x.shape[rows_dim(self.shapes[0])])
+        (draws,) = self._split_noise(noise, x)
+        denoised = self._descend(self._climb(Stream(x, draws, reach=self.top)), stream=0)
+        return [denoised.get(level) for level in range(len(self.rungs))]
+
     @classmethod
     def from_sequential(
         cls,
@@ -160,138 +321,3 @@ class Ladder(Encoder):
 
         settings = {"noise": noise, "costs": costs, "denoiser": denoiser, "task": task, "generator": generator}
         return from_sequential(cls, network, input_shape, rows, **settings)
-
-    def costs(
-        self,
-        unlabeled: Tensor,
-        labeled: Tensor | None = None,
-        targets: Tensor | None = None,
-        noise: Sequence[Tensor] | None = None,
-        weights: Tensor | None = None,
-    ) -> Costs:
-        """The costs of one update, each batch normalised with its own statistics.
-
-        Parameters
-        ----------
-        unlabeled
-            Rows for the denoising costs.
-        labeled, targets
-            Rows for the supervised cost, as many as you like, and their classes (for regression their values,
-            ``(rows, outputs)``). Without them the supervised cost is zero.
-        noise
-            L+1 standard-normal tensors, one for each level, ``(rows, *shape of the level)``, labelled rows first,
-            scaled by the ladder's own deviations. Without it, noise is drawn.
-        weights
-            How much each labelled row counts in the supervised cost.
-
-        Returns
-        -------
-        Costs
-
-        Examples
-        --------
-        >>> from tikas import Dense
-        >>> ladder = Ladder(input_shape=(4,), rungs=[Dense(3)], costs=(10, 1))
-        >>> costs = ladder.costs(torch.rand(8, 4), torch.rand(6, 4), torch.arange(6) % 3)
-        >>> weighted = costs.supervised + 10 * costs.denoising[0] + costs.denoising[1]
-        >>> bool(torch.isclose(costs.total, weighted))
-        True
-        """
-        across = rows_dim(self.shapes[0])
-        self._check_rows(unlabeled, some=bool(self.costed))
-        if labeled is None:
-            labeled = unlabeled.narrow(across, 0, 0)
-        self._check_rows(labeled)
-        sizes = [labeled.shape[across], unlabeled.shape[across]]
-        check_targets(targets, weights, labeled.shape[: labeled.dim() + across + 1], self.task, self.shapes[-1])
-        if noise is None:
-            noise = self.draw_noise(unlabeled, sum(sizes))
-        check_noise(noise, sum(sizes), self.shapes)
-        draws = [torch.split(draw, sizes, rows_dim(shape)) for draw, shape in zip(noise, self.shapes, strict=True)]
-
-        # Corrupted encoder and clean encoder. They share each product, and never their statistics.
-        reach = [self.top, self.top if self.costed else -1, max(self.costed, default=-1)]
-        climb = self._climb([labeled, unlabeled, unlabeled], list(zip(*draws, strict=True)), reach)
-
-        # Decoder and denoising, from the top to the lowest level that has a cost.
-        denoised = self._descend(climb, CORRUPTED)
-
-        # Cost function C for training.
-        supervised = supervised_cost(climb.outputs[LABELED], targets, weights, self.task)
-        denoising = [torch.zeros_like(supervised)] * len(self.rungs)
-        total = supervised
-        for level in self.costed:
-            denoising[level] = self._denoising_cost(level, climb, denoised[level])
-            total = total + self.rungs[level].cost * denoising[level]
-        return Costs(total, supervised, torch.stack(denoising, dim=-1))
-
-    def _climb(self, streams: Sequence[Tensor], noise: Sequence[Sequence[Tensor]], reach: Sequence[int]) -> Climb:
-        """The encoder: h₀ = z₀ = x (+ n); zₗ = N(Wₗ hₗ₋₁) (+ n); hₗ = φ(γₗ·(zₗ + βₗ)).
-
-        The first streams are corrupted, as many as there is noise for; one without noise is clean. Streams that are
-        not needed any more leave from the end.
-        """
-        sizes = [rows.shape[rows_dim(self.shapes[0])] for rows in streams]
-        hidden = torch.cat(list(streams), rows_dim(self.shapes[0]))
-        latents: list[list[Tensor]] = []
-        statistics: list[Statistics | None] = []
-        for level, rung in enumerate(self.rungs):
-            climbing = [size for size, highest in zip(sizes, reach, strict=True) if highest >= level]
-            hidden = first_rows(hidden, sum(climbing), self.shapes[max(level - 1, 0)])
-            batches = torch.split(rung.up(hidden), climbing, rows_dim(rung.shape))
-            corrupted = [
-                rung.corrupt(rung.normalize(batch), draws[level]) for batch, draws in zip(batches, noise, strict=False)
-            ]
-            clean = [rung.normalize_and_tell(batch) for batch in batches[len(noise) :]]
-            latents.append(corrupted + [latent for latent, _ in clean])
-            statistics += [told for _, told in clean] or [None]
-            hidden = rung.activate(torch.cat(latents[level], rows_dim(rung.shape)))
-        return Climb(latents, statistics, torch.split(hidden, climbing, rows_dim(rung.shape)))
-
-    def _descend(self, climb: Climb, stream: int) -> dict[int, Tensor]:
-        """The decoder: u_L = N(h̃_L); uₗ = N(Vₗ₊₁ ẑₗ₊₁); ẑₗ = g(z̃ₗ, uₗ). Unnormalised ẑ goes on down."""
-        denoised: dict[int, Tensor] = {}
-        if not self.costed:
-            return denoised
-        above = climb.outputs[stream]
-        if self.task == "classification":
-            above = above.softmax(-1)
-        for level in self._descent():
-            rung = self.rungs[level]
-            assert rung.denoiser is not None
-            denoised[level] = rung.denoiser(climb.latents[level][stream], normalize(above, rung.shape))
-            if rung.back is not None:
-                above = rung.back(denoised[level])
-        return denoised
-
-    def _denoising_cost(self, level: int, climb: Climb, denoised: Tensor) -> Tensor:
-        """‖z - (ẑ - μ)/σ‖² per row and unit, with the clean batch's μ and σ."""
-        statistics = climb.statistics[level]
-        if statistics is not None:
-            denoised = statistics.normalize(denoised)
-        return (climb.latents[level][CLEAN] - denoised).square().mean(all_dims(self.shapes[level]))
-
-    def _descent(self) -> range:
-        """The levels that the decoder visits, from the top down; none where nothing has a cost."""
-        return range(self.top, self.costed[0] - 1, -1) if self.costed else range(0)
-
-    @torch.no_grad()
-    def denoise(self, x: Tensor, noise: Sequence[Tensor] | None = None) -> list[Tensor | None]:
-        """Corrupt a batch of rows, encode it, decode it: ẑ of every level, the input's reconstruction first.
-
-        The batch is normalised with its own statistics, as in training. A level that no cost needs gives None.
-
-        Examples
-        --------
-        >>> from tikas import Dense
-        >>> ladder = Ladder(input_shape=(4,), rungs=[Dense(5), Dense(3)])
-        >>> [tuple(level.shape) for level in ladder.denoise(torch.rand(8, 4))]
-        [(8, 4), (8, 5), (8, 3)]
-        """
-        self._check_rows(x)
-        count = x.shape[rows_dim(self.shapes[0])]
-        if noise is None:
-            noise = self.draw_noise(x, count)
-        check_noise(noise, count, self.shapes)
-        denoised = self._descend(self._climb([x], [noise], [self.top]), stream=0)
-        return [denoised.get(level) for level in range(len(self.rungs))]

@@ -26,9 +26,8 @@ class _Pooling(NormalizedRung):
         super().__init__(spec, below, top=top, noise=noise, cost=cost)
         self.least_deviation = 0.0 if top else LEAST_DEVIATION
 
-    def normalize_and_tell(self, projected: Tensor) -> tuple[Tensor, Statistics]:
-        normalized, (mean, deviation) = super().normalize_and_tell(projected)
-        return normalized, Statistics(mean, deviation.clamp_min(self.least_deviation))
+    def statistics_of_cost(self, statistics: Statistics) -> Statistics:
+        return Statistics(statistics.mean, statistics.deviation.clamp_min(self.least_deviation))
 
 
 class PoolBack(Back):
@@ -64,16 +63,15 @@ class PoolBack(Back):
 
 
 def _tile(x: Tensor, size: int) -> Tensor:
-    """Every position as a square of `size` times `size` positions."""
+    """Every position as a square of `size` times `size` positions; channels stay last in memory if they are."""
     *batch, height, width = x.shape
-    squares = x[..., :, None, :, None].expand(*batch, height, size, width, size)
-    return squares.reshape(*batch, height * size, width * size)
+    return functional.interpolate(x.flatten(0, -4), scale_factor=size).reshape(*batch, height * size, width * size)
 
 
 def _fit(x: Tensor, sides: Sequence[int]) -> Tensor:
     """Maps cut off, or continued with zeros, to be as large as `sides`."""
-    height, width = sides
-    return functional.pad(x, (0, width - x.shape[-1], 0, height - x.shape[-2]))
+    down, right = (side - given for side, given in zip(sides, x.shape[-2:], strict=True))
+    return functional.pad(x, (0, right, 0, down)) if down or right else x
 
 
 class PoolRung(_Pooling):

@@ -7,7 +7,7 @@ from tikas.model.activations import ACTIVATIONS, Activation, activation_of
 from tikas.model.denoisers import DENOISERS, Denoiser
 from tikas.model.layout import per_member, per_unit
 from tikas.model.specs import RungSpec
-from tikas.model.statistics import Statistics, calibrated_statistics, normalize, normalize_and_tell
+from tikas.model.statistics import Statistics, calibrated_statistics, normalize, normalize_with_statistics
 
 
 class Back(nn.Module):
@@ -99,9 +99,13 @@ class Rung(nn.Module):
         """A batch normalised with its own statistics."""
         return projected
 
-    def normalize_and_tell(self, projected: Tensor) -> tuple[Tensor, Statistics | None]:
-        """A batch normalised with its own statistics, and those."""
+    def normalize_with_statistics(self, projected: Tensor) -> tuple[Tensor, Statistics | None]:
+        """A batch normalised with its own statistics, and these statistics."""
         return projected, None
+
+    def statistics_of_cost(self, statistics: Statistics) -> Statistics:
+        """What ẑ is normalised with in this level's cost, given the statistics of the clean batch."""
+        return statistics
 
     @property
     def calibrated(self) -> Statistics:
@@ -157,5 +161,5 @@ class NormalizedRung(Rung):
     def normalize(self, projected: Tensor) -> Tensor:
         return normalize(projected, self.shape)
 
-    def normalize_and_tell(self, projected: Tensor) -> tuple[Tensor, Statistics]:
-        return normalize_and_tell(projected, self.shape)
+    def normalize_with_statistics(self, projected: Tensor) -> tuple[Tensor, Statistics]:
+        return normalize_with_statistics(projected, self.shape)

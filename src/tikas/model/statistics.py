@@ -41,15 +41,15 @@ def normalize(x: Tensor, shape: tuple[int, ...]) -> Tensor:
     x = _precise(x)
     if x.dim() == 1 + len(shape):
         return torch.batch_norm(x, None, None, None, None, True, 0.0, EPSILON, False)
-    return normalize_and_tell(x, shape)[0]
+    return normalize_with_statistics(x, shape)[0]
 
 
-def normalize_and_tell(x: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, Statistics]:
+def normalize_with_statistics(x: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, Statistics]:
     """N(x) and the statistics that it was normalised with; gradients flow through all three.
 
     Examples
     --------
-    >>> normalized, statistics = normalize_and_tell(torch.tensor([[1.0], [3.0]]), shape=(1,))
+    >>> normalized, statistics = normalize_with_statistics(torch.tensor([[1.0], [3.0]]), shape=(1,))
     >>> normalized.flatten(), statistics.mean, statistics.deviation
     (tensor([-1.,  1.]), tensor([[2.]]), tensor([[1.]]))
     """
