@@ -76,6 +76,20 @@ def test_rows_with_a_large_level_are_answered_fewer_at_a_time(seen, monkeypatch)
     assert seen["members"] == [10, 10, 10, 10, 5, 5]  # of 64 values, by two members
 
 
+def test_a_copy_that_answers_has_no_decoder_and_the_model_keeps_its_own(monkeypatch):
+    model, copies = fitted((8,)), []
+    monkeypatch.setattr(answers, "_answer", lambda copy, rows, _: copies.append(copy) or torch.zeros(len(rows), 10))
+    model.predict(IMAGES[:5])
+    assert all(rung.denoiser is None and rung.back is None for copy in copies for rung in copy.rungs)
+    assert all(rung.denoiser is not None for rung in model.ladder_.rungs)
+
+
+def test_a_network_without_hidden_rungs_is_a_ladder_too():
+    model = fitted((), costs=1.0)
+    assert model.ladder_.shapes == [(64,), (10,)]
+    assert model.predict(IMAGES[:5]).shape == (5,)
+
+
 def test_a_model_stays_on_the_cpu_in_single_precision():
     model = fitted((8,))
     model.predict(IMAGES)

@@ -16,7 +16,7 @@ from tikas.data.splits import split
 from tikas.data.streams import Examples, Streams
 from tikas.training import captured, compilers, engine
 from tikas.training.compilers import hindrance
-from tikas.training.devices import full_precision, set_precision
+from tikas.training.devices import PutBack, full_precision, set_precision
 from tikas.training.engine import SlowerWarning, arithmetic_put_back, launch, suitable_arithmetic
 from tikas.training.fleet import Fleet, build_ladder
 from tikas.training.recipe import Recipe
@@ -248,6 +248,30 @@ def test_a_precision_that_was_set_by_its_old_name_is_put_back(products: str, con
             assert torch.get_float32_matmul_precision() == "highest"
         assert torch.get_float32_matmul_precision() == products
         assert torch.backends.cudnn.allow_tf32 == convolutions
+
+
+def test_what_threads_that_overlap_have_set_is_put_back_by_the_last_of_them() -> None:
+    numbers = [1]
+    put_back = PutBack(lambda: numbers[-1], numbers.append)
+    first, second = put_back(), put_back()
+    first.__enter__()
+    numbers.append(2)
+    second.__enter__()  # of another thread, which finds what the first one has set
+    numbers.append(3)
+    first.__exit__(None, None, None)
+    second.__exit__(None, None, None)
+    assert numbers[-1] == 1
+
+
+def test_what_is_set_within_another_setting_is_put_back_to_that() -> None:
+    numbers = [1]
+    put_back = PutBack(lambda: numbers[-1], numbers.append)
+    with put_back():
+        numbers.append(2)
+        with put_back():
+            numbers.append(3)
+        assert numbers[-1] == 2
+    assert numbers[-1] == 1
 
 
 def test_work_on_maps_counts_their_positions() -> None:

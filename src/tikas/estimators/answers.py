@@ -79,7 +79,7 @@ def mean_answer(
     [1.0, 1.0, 1.0, 1.0]
     """
     place, precision = place_of_answers(members, len(rows), device), torch.float64 if _flat(members) else torch.float32
-    copies = [deepcopy(member).to(place, precision) for member in members]
+    copies = [_encoder(member).to(place, precision) for member in members]
     largest = max(prod(shape) for copy in copies for shape in copy.shapes)
     size = max(1, min(MOST_ROWS if _flat(members) else MOST_IMAGES, MOST_IN_A_CHUNK // largest))
     means = []
@@ -89,6 +89,12 @@ def mean_answer(
             answers = [_answer(copy, taken, asked) for copy in copies]
             means.append(torch.stack(answers).mean(0).cpu())
     return np.asarray(torch.cat(means).numpy())
+
+
+def _encoder(member: Ladder) -> Ladder:
+    """A copy without what answers no question: denoisers, and the ways down."""
+    parts = [part for rung in getattr(member, "rungs", ()) for part in (rung.denoiser, rung.back)]
+    return deepcopy(member, {id(part): None for part in parts if part is not None})
 
 
 def _answer(member: Ladder, rows: Tensor, asked: Answer) -> Tensor:

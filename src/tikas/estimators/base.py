@@ -32,7 +32,7 @@ from tikas.saving import write_model
 from tikas.training.devices import suitable_device
 from tikas.training.fit import Build, History, fit
 from tikas.training.fleet import build_ladder
-from tikas.training.networks import rungs_of
+from tikas.training.networks import in_one_form, rungs_of, takes_maps
 from tikas.training.progress import progress_bar
 from tikas.training.recipe import DIGITS, Recipe, suitable_costs, suitable_costs_on_maps, suitable_epochs
 
@@ -81,9 +81,8 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TakesRo
         if self._around_module:
             chosen |= settings_around_module(chosen, self.task)
         elif self.costs is None:
-            network = Recipe(network=chosen["network"])
-            on_maps = network.takes_maps
-            chosen["costs"] = suitable_costs_on_maps(network.network) if on_maps else suitable_costs(rows)
+            network = in_one_form(chosen["network"])
+            chosen["costs"] = suitable_costs_on_maps(network) if takes_maps(network) else suitable_costs(rows)
         if self.epochs is None:
             chosen["epochs"] = suitable_epochs(len(rows), Recipe(batch_size=self.batch_size).batch_size)
         return Recipe(**{**chosen, "data": "array", "labels": "all", "task": self.task})

@@ -19,6 +19,7 @@ from tikas.data.whitening import Whitening
 from tikas.model.ladder import Ladder
 from tikas.model.zoo import MODULES
 from tikas.training.devices import suitable_device
+from tikas.training.networks import in_one_form, takes_maps
 from tikas.training.recipe import Recipe
 
 Array = NDArray[Any]
@@ -54,7 +55,7 @@ class TakesRows(BaseEstimator):  # type: ignore[misc]
     @property
     def _takes_maps(self) -> bool:
         """Whether a network that is not a module of one's own works on images alone."""
-        return self._module_by_name is not None or Recipe(network=self.network).takes_maps
+        return self._module_by_name is not None or takes_maps(in_one_form(self.network))
 
     def _check_training_rows(self, X: ArrayLike) -> Array:
         """X as ``(n, *input_shape_)``; the shape is taken from it."""

@@ -68,7 +68,8 @@ class Ascent:
         shapes = [rung.shape for rung in rungs]
         self.rungs = rungs
         self.count = x.numel() // prod(shapes[0])
-        chunk = chunk or max(1, min(4096, MOST_IN_A_CHUNK // max(map(prod, shapes))))
+        members = prod(rungs[-1].mean.shape[:-1])
+        chunk = chunk or max(1, min(4096, MOST_IN_A_CHUNK // (members * max(map(prod, shapes)))))
         self._reached, self._hidden = 0, list(torch.split(x, chunk, rows_dim(shapes[0])))
         self._projected: list[Tensor] = []
 

@@ -1,10 +1,13 @@
 """Where to train and measure, and how precisely: the device that was asked for, once it is known to be there."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from threading import Lock
+from typing import Any, Generic, TypeVar, cast
 
 import torch
+
+Setting = TypeVar("Setting")
 
 _BACKENDS: Any = torch.backends
 _CONVOLUTIONS = (_BACKENDS.cudnn.conv, _BACKENDS.cudnn.rnn, _BACKENDS.mkldnn.conv)
@@ -71,6 +74,66 @@ def set_precision(*, tf32: bool) -> None:
         place.fp32_precision = "tf32" if tf32 else "ieee"
 
 
+class PutBack(Generic[Setting]):
+    """A setting of the whole process that is left as it was found, whoever sets it inside.
+
+    Threads may overlap in any order: the last one to leave puts back what the first one had found. While they do, each
+    has the setting of the one that came or left last.
+
+    Parameters
+    ----------
+    read, write
+        How to look the setting up, and how to set it.
+
+    Examples
+    --------
+    >>> numbers = [1]
+    >>> with PutBack(lambda: numbers[-1], numbers.append)():
+    ...     numbers.append(2)
+    >>> numbers[-1]
+    1
+    """
+
+    def __init__(self, read: Callable[[], Setting], write: Callable[[Setting], object]) -> None:
+        self._read, self._write = read, write
+        self._lock, self._inside = Lock(), 0
+        self._outside: Setting | None = None
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        with self._lock:
+            before = self._read()
+            if not self._inside:
+                self._outside = before
+            self._inside += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._inside -= 1
+                self._write(before if self._inside else cast("Setting", self._outside))
+
+
+def _read_precision() -> tuple[str, bool, list[str]]:
+    products, convolutions = "highest", True
+    with suppress(RuntimeError):
+        products = torch.get_float32_matmul_precision()
+    with suppress(RuntimeError):
+        convolutions = torch.backends.cudnn.allow_tf32
+    return products, convolutions, [place.fp32_precision for place in _PLACES]
+
+
+def _write_precision(setting: tuple[str, bool, list[str]]) -> None:
+    products, convolutions, precisions = setting
+    torch.set_float32_matmul_precision(products)
+    torch.backends.cudnn.allow_tf32 = convolutions
+    for place, precision in zip(_PLACES, precisions, strict=True):
+        place.fp32_precision = precision
+
+
+_precision = PutBack(_read_precision, _write_precision)
+
+
 @contextmanager
 def precision_put_back() -> Iterator[None]:
     """Leave torch's precisions afterwards as they were before, by whichever of its two sets of names they were set.
@@ -86,16 +149,5 @@ def precision_put_back() -> Iterator[None]:
     >>> torch.get_float32_matmul_precision() == before
     True
     """
-    products, convolutions = "highest", True
-    with suppress(RuntimeError):
-        products = torch.get_float32_matmul_precision()
-    with suppress(RuntimeError):
-        convolutions = torch.backends.cudnn.allow_tf32
-    precisions = [place.fp32_precision for place in _PLACES]
-    try:
+    with _precision():
         yield
-    finally:
-        torch.set_float32_matmul_precision(products)
-        torch.backends.cudnn.allow_tf32 = convolutions
-        for place, precision in zip(_PLACES, precisions, strict=True):
-            place.fp32_precision = precision

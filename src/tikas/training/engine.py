@@ -14,7 +14,7 @@ from tikas.model.convolutions import ConvRung
 from tikas.model.ladder import Ladder
 from tikas.training.captured import CapturedFleet, SideBySide
 from tikas.training.compilers import SlowerWarning, compiled_or_plain, hindrance
-from tikas.training.devices import precision_put_back, set_precision
+from tikas.training.devices import PutBack, precision_put_back, set_precision
 from tikas.training.fleet import Fleet
 
 WORTH_COMPILING = 1e12
@@ -162,6 +162,14 @@ def _compiled_code_kept() -> Iterator[None]:
         yield
 
 
+def _write_arithmetic(setting: tuple[int, bool]) -> None:
+    threads, torch.backends.cudnn.benchmark = setting
+    torch.set_num_threads(threads)
+
+
+_arithmetic = PutBack(lambda: (torch.get_num_threads(), torch.backends.cudnn.benchmark), _write_arithmetic)
+
+
 @contextmanager
 def arithmetic_put_back() -> Iterator[None]:
     """Leave torch's threads and precisions afterwards as they were before, whoever sets them inside.
@@ -174,13 +182,8 @@ def arithmetic_put_back() -> Iterator[None]:
     >>> torch.get_num_threads() == before
     True
     """
-    threads, benchmark = torch.get_num_threads(), torch.backends.cudnn.benchmark
-    try:
-        with precision_put_back():
-            yield
-    finally:
-        torch.set_num_threads(threads)
-        torch.backends.cudnn.benchmark = benchmark
+    with precision_put_back(), _arithmetic():
+        yield
 
 
 def _work_of_an_update(ladders: Sequence[Ladder], streams: Streams) -> float:

@@ -61,6 +61,17 @@ def _rung(given: Any) -> int | str:
     return spec.features if spec == Dense(getattr(spec, "features", 1)) else spec.text
 
 
+def takes_maps(network: Network) -> bool:
+    """Whether the lowest rung of a network in its one form works on maps, so that rows must be images.
+
+    Examples
+    --------
+    >>> takes_maps(("conv_small",)), takes_maps((100, 50)), takes_maps(())
+    (True, False, False)
+    """
+    return not isinstance(rungs_of(network, outputs=1)[0], Dense)
+
+
 def rungs_of(network: Network, outputs: int) -> list[RungSpec]:
     """The rungs of a network in its one form, the top included.
 

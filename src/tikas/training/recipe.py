@@ -9,8 +9,8 @@ from operator import index
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 from tikas.model.names import ActivationName, DenoiserName, Task
-from tikas.model.specs import Dense, RungSpec
-from tikas.training.networks import Network, in_one_form, rungs_of
+from tikas.model.specs import RungSpec
+from tikas.training.networks import Network, in_one_form, rungs_of, takes_maps
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -144,7 +144,7 @@ class Recipe:
         >>> Recipe(network="conv_small").takes_maps, Recipe(network="mlp").takes_maps
         (True, False)
         """
-        return not isinstance(self.rungs(outputs=1)[0], Dense)
+        return takes_maps(self.network)
 
     @property
     def levels(self) -> int:
