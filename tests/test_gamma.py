@@ -399,6 +399,30 @@ def test_a_layer_that_is_called_by_keyword_is_calibrated():
     assert [tuple(draw.shape) for draw in model.draw_noise(UNLABELED, 2)] == [(2, 6), (2, 6), (2, 3)]
 
 
+class EndsInFunction(nn.Module):
+    def __init__(self, function) -> None:
+        super().__init__()
+        self.function, self.scores = function, nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(self.scores(x), dim=-1)
+
+
+@pytest.mark.parametrize(
+    ("network", "name"),
+    [
+        (nn.Sequential(nn.Linear(4, 3), nn.Softmax(1)), "Softmax"),
+        (nn.Sequential(nn.Linear(4, 3), nn.Sequential(nn.LogSoftmax(1))), "LogSoftmax"),
+        (EndsInFunction(functional.softmax), "softmax"),
+        (EndsInFunction(torch.log_softmax), "log_softmax"),
+        (EndsInFunction(lambda scores, dim: scores.softmax(dim)), "softmax"),
+    ],
+)
+def test_a_softmax_at_the_end_is_refused(network, name):
+    with pytest.raises(ValueError, match=f"The network ends in {name}; expected class scores"):
+        gamma(network, n_classes=3)
+
+
 def test_a_batch_of_one_row_is_refused():
     model, rows = gamma(nn.Linear(4, 3), n_classes=3), torch.rand(8, 4)
     with pytest.raises(ValueError, match=r"Got 1 unlabelled row; .* give two rows or more"):

@@ -8,7 +8,7 @@ from typing import Any, get_args
 from torch import nn
 
 from tikas.model.denoisers import DENOISERS
-from tikas.model.heads import width_of_output
+from tikas.model.heads import softmax_at_the_end, width_of_output
 from tikas.model.names import Task
 from tikas.model.specs import RungSpec, Shape, shapes_of
 
@@ -155,6 +155,12 @@ def check_gamma(network: nn.Module, n_classes: int, noise: float | Sequence[floa
             "and at least 0."
         )
     check_cost(cost)
+    softmax = softmax_at_the_end(network)
+    if softmax is not None:
+        raise ValueError(
+            f"The network ends in {softmax}; expected class scores, which a softmax comes after: it is a part of the "
+            "cost. Leave that layer out."
+        )
     width = width_of_output(network)
     if width not in (None, n_classes):
         raise ValueError(wrong_scores(("rows", width), "rows", n_classes))

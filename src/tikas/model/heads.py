@@ -1,4 +1,4 @@
-"""How wide a network's output is, as far as can be told without rows to run it on."""
+"""What a network ends in, and how wide that is, as far as can be told without rows to run it on."""
 
 from copy import deepcopy
 from typing import Any
@@ -37,6 +37,15 @@ ELEMENTWISE_FUNCTIONS = {
     "relu",
     "softmax",
 }
+SOFTMAXES = (nn.Softmax, nn.LogSoftmax, nn.Softmax2d)
+SOFTMAX_FUNCTIONS: dict[Any, str] = {
+    functional.log_softmax: "log_softmax",
+    functional.softmax: "softmax",
+    torch.log_softmax: "log_softmax",
+    torch.softmax: "softmax",
+    "log_softmax": "log_softmax",
+    "softmax": "softmax",
+}
 GLOBAL_POOLS = (nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d)
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d)
 
@@ -53,13 +62,8 @@ def width_of_output(network: nn.Module) -> int | None:
     >>> width_of_output(nn.Sequential(nn.Linear(4, 3), nn.Dropout()))
     3
     """
-    try:
-        followed = nn.Sequential(_copy_without_values(_unwrapped(network)))
-        with torch.random.fork_rng(devices=[]):
-            (output,) = (node for node in _Follower().trace(followed).nodes if node.op == "output")
-    except Exception:  # whatever a stranger's `forward` does when its input is a symbol
-        return None
-    node, pooled, flattened = output.args[0], False, False
+    followed, node = _followed(network)
+    pooled = flattened = False
     while isinstance(node, fx.Node) and node.op in {"call_module", "call_function", "call_method"}:
         layer = _layer(followed, node)
         if getattr(layer, "_forward_hooks", None):
@@ -76,6 +80,35 @@ def width_of_output(network: nn.Module) -> int | None:
             return None
         node = node.args[0] if node.args else None
     return None
+
+
+def softmax_at_the_end(network: nn.Module) -> str | None:
+    """The name of a softmax that a network ends in, where it is certain that it does.
+
+    Examples
+    --------
+    >>> softmax_at_the_end(nn.Sequential(nn.Linear(4, 3), nn.LogSoftmax(1)))
+    'LogSoftmax'
+    >>> softmax_at_the_end(nn.Linear(4, 3))
+    """
+    followed, node = _followed(network)
+    if not isinstance(node, fx.Node):
+        return None
+    layer = _layer(followed, node)
+    if isinstance(layer, SOFTMAXES):
+        return type(layer).__name__
+    return SOFTMAX_FUNCTIONS.get(node.target)
+
+
+def _followed(network: nn.Module) -> tuple[nn.Module, Any]:
+    """A copy without values, and what its `forward` returns, as a symbol; None where it cannot be followed."""
+    try:
+        followed = nn.Sequential(_copy_without_values(_unwrapped(network)))
+        with torch.random.fork_rng(devices=[]):
+            (output,) = (node for node in _Follower().trace(followed).nodes if node.op == "output")
+    except Exception:  # whatever a stranger's `forward` does when its input is a symbol
+        return network, None
+    return followed, output.args[0]
 
 
 class _Follower(fx.Tracer):
