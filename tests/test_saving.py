@@ -506,6 +506,20 @@ class TestFailedSave:
             model.save(tmp_path / "pipe")
         assert (tmp_path / "pipe").is_fifo()
 
+    def test_a_model_whose_weights_were_damaged_is_refused(self, model, tmp_path):
+        path = model.save(tmp_path / "model")
+        written = bytearray(path.read_bytes())
+        written[-3] ^= 1
+        path.write_bytes(written)
+        with pytest.raises(NotAModelError, match="damaged, its checksum is another"):
+            tikas.load(path)
+
+    def test_a_file_from_before_there_were_checksums_is_read(self, model, tmp_path):
+        path = model.save(tmp_path / "model")
+        written = path.read_bytes()
+        path.write_bytes(written.replace(b'"crc32"', b'"other"'))
+        assert_array_equal(tikas.load(path).predict(IRIS), model.predict(IRIS))
+
     def test_a_new_file_has_the_usual_permissions_and_an_old_one_keeps_its_own(self, model, tmp_path):
         plain = tmp_path / "plain"
         plain.touch()

@@ -6,14 +6,16 @@ import json
 import os
 import shutil
 import struct
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import torch
 from torch import Tensor
 
-FORMAT = "tikas"
+FORMAT, CHECKSUM = "tikas", "crc32"
 MOST_HEADER_BYTES = 100_000_000
 
 
@@ -41,15 +43,15 @@ def write(path: str | Path, tensors: Mapping[str, Tensor], header: Mapping[str, 
     from safetensors.torch import save
 
     path = Path(path)
-    metadata = {FORMAT: json.dumps(header, sort_keys=True)}
-    payload = save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, metadata)
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    payload = save(plain, {FORMAT: json.dumps(header, sort_keys=True), CHECKSUM: checksum(plain)})
     try:
         replace_file(path, payload)
     except OSError as error:
         raise type(error)(
             error.errno,
             f"The model could not be saved ({error.strerror}); what was at that path before is unchanged. "
-            f"Name a file in a folder that exists, can be written to and has {len(payload) / 1e6:.1f} MB free",
+            f"Name a file in a folder that exists, can be written to and has {len(payload) / 1e6:.3g} MB free",
             str(path),
         ) from error
     return path
@@ -113,14 +115,32 @@ def read(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise FileNotFoundError(f"{path}: there is no such file. Give the path of a model that tikas saved.")
     if not path.is_file():
         raise NotAModelError(f"{path}: not a file. Give the path of a model that tikas saved.")
-    header = read_header(path)
+    header, expected = _read_metadata(path)
     try:
         tensors = load(path.read_bytes())
     except (SafetensorError, ValueError, LookupError, TypeError, RuntimeError, OverflowError) as error:
         raise NotAModelError(
             f"{path}: damaged or truncated ({error}). Copy it again from where it was made."
         ) from error
+    if expected is not None and checksum(tensors) != expected:
+        raise NotAModelError(f"{path}: damaged, its checksum is another. Copy it again from where it was made.")
     return tensors, header
+
+
+def checksum(tensors: Mapping[str, Tensor]) -> str:
+    """Of the values of all tensors, in the order of their names.
+
+    Examples
+    --------
+    >>> import torch
+    >>> checksum({"weight": torch.ones(2)}), checksum({"weight": torch.ones(3)})
+    ('d5065190', 'dc7c4e94')
+    """
+    total = 0
+    for _, tensor in sorted(tensors.items()):
+        if tensor.numel():
+            total = zlib.crc32(tensor.flatten().view(torch.uint8).numpy().data, total)
+    return f"{total:08x}"
 
 
 def read_header(path: Path) -> dict[str, Any]:
@@ -133,6 +153,11 @@ def read_header(path: Path) -> dict[str, Any]:
     ...     read_header(write(Path(folder, "some.safetensors"), {}, {"epoch": 3}))
     {'epoch': 3}
     """
+    return _read_metadata(path)[0]
+
+
+def _read_metadata(path: Path) -> tuple[dict[str, Any], str | None]:
+    """The header, and the checksum of the tensors; files of earlier versions have none."""
     foreign = NotAModelError(
         f"{path}: not a model that tikas saved. Give a file written by `save` or by `tikas train`."
     )
@@ -150,7 +175,8 @@ def read_header(path: Path) -> dict[str, Any]:
         raise truncated
     try:
         described = json.loads(text)
-        header = json.loads(described.pop("__metadata__")[FORMAT])
+        metadata = described.pop("__metadata__")
+        header = json.loads(metadata[FORMAT])
         end = max((int(each["data_offsets"][1]) for each in described.values()), default=0)
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise foreign from error
@@ -158,4 +184,4 @@ def read_header(path: Path) -> dict[str, Any]:
         raise foreign
     if path.stat().st_size < 8 + length + end:
         raise truncated
-    return header
+    return header, metadata.get(CHECKSUM)
