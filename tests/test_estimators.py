@@ -708,3 +708,22 @@ class TestFailure:
             warnings.simplefilter("error")
             classifier().fit(IRIS, SEEN)
             regressor().fit(DIABETES, PROGRESSION)
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode], ids=["no_grad", "inference_mode"])
+def test_a_ladder_learns_whatever_mode_torch_is_in(mode):
+    expected = classifier().fit(IRIS, SEEN).predict_proba(IRIS)
+    with mode():
+        found = classifier().fit(IRIS, SEEN).predict_proba(IRIS)
+    assert_array_equal(found, expected)
+
+
+def test_a_ladder_is_of_single_precision_whatever_the_default_is():
+    expected = classifier().fit(IRIS, SEEN).predict_proba(IRIS)
+    torch.set_default_dtype(torch.float64)
+    try:
+        found = classifier().fit(IRIS, SEEN).predict_proba(IRIS)
+        assert torch.get_default_dtype() == torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert_array_equal(found, expected)

@@ -46,6 +46,12 @@ class Examples(NamedTuple):
         weights = None if self.weights is None else self.weights.to(device)
         return Examples(self.rows.to(device), self.targets.to(device), self.outputs, weights)
 
+    def outside_inference_mode(self) -> "Examples":
+        """The same, copied where they were made in torch's inference mode, of whose tensors nothing can be learnt."""
+        rows, targets = (each.clone() if each.is_inference() else each for each in (self.rows, self.targets))
+        weights = self.weights if self.weights is None or not self.weights.is_inference() else self.weights.clone()
+        return Examples(rows, targets, self.outputs, weights)
+
 
 class Batch(NamedTuple):
     """What one update sees: the arguments of `Ladder.costs`, by their names there.

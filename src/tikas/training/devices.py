@@ -132,6 +132,22 @@ def _write_precision(setting: tuple[str, bool, list[str]]) -> None:
 
 
 _precision = PutBack(_read_precision, _write_precision)
+_default_type = PutBack(torch.get_default_dtype, torch.set_default_dtype)
+
+
+@contextmanager
+def single_precision() -> Iterator[None]:
+    """New tensors of float32, whatever type somebody has made the default.
+
+    Examples
+    --------
+    >>> with single_precision():
+    ...     torch.zeros(1).dtype
+    torch.float32
+    """
+    with _default_type():
+        torch.set_default_dtype(torch.float32)
+        yield
 
 
 @contextmanager

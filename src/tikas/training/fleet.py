@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from tikas.data.streams import Batch, Streams, generator
 from tikas.model.costs import Costs
 from tikas.model.ladder import Ladder
+from tikas.training.devices import single_precision
 from tikas.training.recipe import Recipe
 
 
@@ -25,15 +26,16 @@ def build_ladder(recipe: Recipe, input_shape: Sequence[int], outputs: int, seed:
     >>> build_ladder(Recipe(network=(500, 250)), (784,), outputs=10, seed=0).shapes
     [(784,), (500,), (250,), (10,)]
     """
-    ladder = Ladder(
-        input_shape=input_shape,
-        rungs=recipe.rungs(outputs),
-        noise=recipe.levels_of_noise(),
-        costs=recipe.levels_of_costs(),
-        denoiser=recipe.denoiser,
-        task=recipe.task,
-        generator=None if seed is None else generator(seed, "weights"),
-    )
+    with single_precision():
+        ladder = Ladder(
+            input_shape=input_shape,
+            rungs=recipe.rungs(outputs),
+            noise=recipe.levels_of_noise(),
+            costs=recipe.levels_of_costs(),
+            denoiser=recipe.denoiser,
+            task=recipe.task,
+            generator=None if seed is None else generator(seed, "weights"),
+        )
     if ladder.shapes[-1] != (outputs,):
         raise ValueError(
             f"network={recipe.network!r} has a top of shape {ladder.shapes[-1]}; the data ask for {(outputs,)}. "
