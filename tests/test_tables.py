@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from tikas.data.cells import values_of
 from tikas.data.tables import read_table
 
 
@@ -192,9 +193,9 @@ def test_an_array_file_has_no_target(tmp_path):
 def parquet(write, monkeypatch):
     """Stand in for a Parquet engine: the frame is handed over as pandas would read it."""
 
-    def read_frame(frame, target=None):
+    def read_frame(frame, *arguments):
         monkeypatch.setattr(pd, "read_parquet", Mock(return_value=frame))
-        return read_table(write("PAR1", "rows.parquet"), target)
+        return read_table(write("PAR1", "rows.parquet"), *arguments)
 
     return read_frame
 
@@ -234,3 +235,25 @@ def test_a_damaged_parquet_file_is_named(write, monkeypatch):
     monkeypatch.setattr(pd, "read_parquet", Mock(side_effect=OSError("Parquet magic bytes not found")))
     with pytest.raises(ValueError, match=r"rows\.parquet is not a readable Parquet file \(Parquet magic"):
         read_table(write("PAR1", "rows.parquet"))
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        (["-1", "-1.0", "2"], [-1.0, -1.0, 2.0]),
+        (["-1", "?", "2.5"], [-1.0, None, 2.5]),
+        (["3", "3.0", "03"], [3.0, 3.0, 3.0]),
+        (["9007199254740993", "nan", " 1 "], [9007199254740992.0, None, 1.0]),
+        (["1", "two", "inf"], [1.0, "two", float("inf")]),  # a regressor says what is wrong with these
+    ],
+)
+def test_values_are_numbers_and_only_a_gap_is_none(write, tmp_path, parquet, texts, expected):
+    rows = "".join(f"{i},{text}\n" for i, text in enumerate(texts))
+    np.savez(tmp_path / "rows.npz", x=np.eye(3), y=np.array(texts))
+    frame = pd.DataFrame({"a": [0, 1, 2], "y": texts})
+    for table in (
+        read_table(write("a,y\n" + rows), "y", values_of),
+        read_table(tmp_path / "rows.npz", None, values_of),
+        parquet(frame, "y", values_of),
+    ):
+        assert table.y.tolist() == expected

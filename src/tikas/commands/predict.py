@@ -109,6 +109,7 @@ def predict(command: Predict) -> int:
 
 
 def _from_table(command: Predict, model: LadderClassifier | LadderRegressor) -> _Given:
+    from tikas.data.cells import labels_of, values_of
     from tikas.data.folders import FORMATS
     from tikas.data.tables import read_table
 
@@ -117,7 +118,7 @@ def _from_table(command: Predict, model: LadderClassifier | LadderRegressor) -> 
             f"{command.file} is one image; expected a folder of them, or a table. Give its folder, "
             f"{command.file.parent}, for all images in it."
         )
-    table = read_table(command.file, command.target)
+    table = read_table(command.file, command.target, labels_of if model.task == "classification" else values_of)
     if table.x.ndim > 2 and len(model.input_shape_) > 1:
         return _Given(table.x, table.y)  # the model sees that their layout is right
     return _Given(table.select(getattr(model, "feature_names_in_", ())), table.y)

@@ -66,6 +66,23 @@ def labels_of(texts: Iterable[str]) -> NDArray[Any]:
     return y
 
 
+def values_of(texts: Iterable[str]) -> NDArray[Any]:
+    """Make values of a regression of their texts: numbers, -1 too; None for gaps, and a text that is none stays one.
+
+    Examples
+    --------
+    >>> values_of(["-1", "2.5", "?"]), values_of(["3", "3.0"])
+    (array([-1.0, 2.5, None], dtype=object), array([3., 3.]))
+    """
+    stripped = [text.strip() for text in texts]
+    values = [None if text in MISSING else text if math.isnan(number(text)) else number(text) for text in stripped]
+    if all(isinstance(value, float) for value in values):
+        return np.array(values)
+    y = np.empty(len(values), dtype=object)
+    y[:] = values
+    return y
+
+
 def _converted(texts: list[str]) -> list[Any]:
     numbers = [number(text) for text in texts]
     if not all(math.isfinite(value) for value in numbers):

@@ -7,7 +7,7 @@ import itertools
 import math
 import os
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
@@ -16,6 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tikas.data.cells import MISSING, labels_of, number, refuse
+
+Targets = Callable[[Iterable[str]], NDArray[Any]]
+"""Makes labels, or values, of the texts that stand for them in a file."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +61,7 @@ class Table:
         return rows[:, [self.columns.index(name) for name in names]]
 
 
-def read_table(path: str | os.PathLike[str], target: str | None = None) -> Table:
+def read_table(path: str | os.PathLike[str], target: str | None = None, make_targets: Targets = labels_of) -> Table:
     """Read rows, and their labels where a target is named, from a file.
 
     Parameters
@@ -69,6 +72,9 @@ def read_table(path: str | os.PathLike[str], target: str | None = None) -> Table
     target : str, optional
         The column that holds the labels, by its name in the header; in a ``.npz`` file, the array that does, ``y``
         unless named. An empty field, ``?``, ``NA``, ``nan`` and ``-1`` mark an unlabelled row.
+    make_targets : callable, default=labels_of
+        What makes labels of the texts there. For a regression it is `tikas.data.cells.values_of`, to which ``-1`` is
+        a value like any other.
 
     Returns
     -------
@@ -112,21 +118,21 @@ def read_table(path: str | os.PathLike[str], target: str | None = None) -> Table
         raise ValueError(f"{path} has the suffix {path.suffix!r}; expected one of {', '.join(readers)}.")
     if path.stat().st_size == 0:
         raise ValueError(f"{path} is empty; expected rows of numbers.")
-    return reader(path, target)
+    return reader(path, target, make_targets)
 
 
-def _read_text(path: Path, target: str | None) -> Table:
+def _read_text(path: Path, target: str | None, make_targets: Targets) -> Table:
     with path.open("rb") as file:
         if b"\0" in file.read(4096):
             raise ValueError(f"{path} is not a text file. Save the table as UTF-8 text, or mind its suffix.")
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            return _parse(path, file, target)
+            return _parse(path, file, target, make_targets)
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not UTF-8 text ({error}). Save the table as UTF-8.") from error
 
 
-def _parse(path: Path, file: TextIO, target: str | None) -> Table:
+def _parse(path: Path, file: TextIO, target: str | None, make_targets: Targets) -> Table:
     records = _records(path, file)
     first = next(records, None)
     if first is None:
@@ -157,7 +163,7 @@ def _parse(path: Path, file: TextIO, target: str | None) -> Table:
         raise ValueError(f"{path} has a header line but no rows under it.")
     return Table(
         x=_with_features(np.stack(rows), path),
-        y=labels_of(labels) if place is not None else None,
+        y=make_targets(labels) if place is not None else None,
         columns=None if columns is None else tuple(columns),
     )
 
@@ -200,7 +206,7 @@ def _place_of(target: str, names: list[str], path: Path) -> int:
     return names.index(target)
 
 
-def _read_arrays(path: Path, target: str | None) -> Table:
+def _read_arrays(path: Path, target: str | None, make_targets: Targets) -> Table:
     arrays = _loaded(path)
     y_name = target or "y"
     rest = [name for name in arrays if name != y_name]
@@ -218,7 +224,7 @@ def _read_arrays(path: Path, target: str | None) -> Table:
     y = arrays.get(y_name)
     if y is not None and y.shape != x.shape[:1]:
         raise ValueError(f"{path}: {y_name} has shape {y.shape} but there are {len(x)} rows. Save one label per row.")
-    return Table(x, y=None if y is None else labels_of(y.astype(str).tolist()), columns=None)
+    return Table(x, y=None if y is None else make_targets(y.astype(str).tolist()), columns=None)
 
 
 def _loaded(path: Path) -> dict[str, NDArray[Any]]:
@@ -252,7 +258,7 @@ def _with_features(x: NDArray[np.float32], place: Path | str) -> NDArray[np.floa
     return x
 
 
-def _read_parquet(path: Path, target: str | None) -> Table:
+def _read_parquet(path: Path, target: str | None, make_targets: Targets) -> Table:
     try:
         import pandas as pd
 
@@ -283,5 +289,5 @@ def _read_parquet(path: Path, target: str | None) -> Table:
     labels = None
     if place is not None:
         given = frame.iloc[:, place]
-        labels = labels_of("" if gap else str(value) for value, gap in zip(given, given.isna(), strict=True))
+        labels = make_targets("" if gap else str(value) for value, gap in zip(given, given.isna(), strict=True))
     return Table(_finite(x, str(path)), labels, tuple(columns))
