@@ -13,7 +13,8 @@ from torch import Tensor
 
 import tikas
 from pictures import save_digits
-from tikas.cli import Train, _parse, main
+from tikas.cli import _parse, main
+from tikas.commands.train import Train
 from tikas.data.sources import load
 from tikas.data.streams import Batch
 from tikas.experiments.tasks import CELLS

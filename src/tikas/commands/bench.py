@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from tyro.conf import FlagCreatePairsOff, Positional, arg
+from tyro.conf import Positional, arg
+
+from tikas.commands.flags import FAILED, Device, Flag, OptionalFile
+from tikas.commands.outputs import complain
 
 if TYPE_CHECKING:
     from tikas.experiments.bench import Figure
-
-Flag = Annotated[FlagCreatePairsOff[bool], arg(help_behavior_hint="")]
 
 
 @dataclass(frozen=True)
@@ -34,9 +33,9 @@ class Bench:
     """Sizes of the fleets. Without it, 1, 4, 10 and 40 on a GPU, and 1 and 4 on a CPU."""
     full: Flag = False
     """Larger settings, compiled code for each of them, and more rounds; on a CPU that takes long."""
-    record: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
+    record: OptionalFile = None
     """A file of records to add the figures to."""
-    device: Annotated[str | None, arg(metavar="cpu|cuda", help_behavior_hint="")] = None
+    device: Device = None
     """Where to measure. Without it, on a GPU if there is one."""
 
 
@@ -73,7 +72,7 @@ def bench(command: Bench) -> int:
                         append(command.record, figure.record(device, quick=plan.quick))
         except RivalMissingError as error:
             failed = True
-            print(f"tikas: {name}: {error}", file=sys.stderr)
+            complain(f"{name}: {error}")
     if figures:
         Console().print(benchmark_table(figures, headline(device)))
-    return int(failed)
+    return FAILED if failed else 0

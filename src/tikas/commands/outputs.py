@@ -1,7 +1,21 @@
-"""Where a command's output goes."""
+"""Where the output of a command goes: complaints, and what it makes."""
 
+import sys
 from pathlib import Path
 from tempfile import TemporaryFile
+
+
+def complain(what: object) -> None:
+    """Say what is wrong, in one line on standard error.
+
+    Examples
+    --------
+    >>> import contextlib
+    >>> with contextlib.redirect_stderr(sys.stdout):
+    ...     complain(ValueError("members=0:\\n  expected at least 1."))
+    tikas: members=0: expected at least 1.
+    """
+    print(f"tikas: {' '.join(str(what).split())}", file=sys.stderr)
 
 
 def make_folder_of(output: Path, flag: str = "--output") -> None:

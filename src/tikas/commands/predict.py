@@ -11,8 +11,9 @@ from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-from tyro.conf import FlagCreatePairsOff, Positional, arg
+from tyro.conf import Positional, arg
 
+from tikas.commands.flags import Column, Device, Flag, OptionalFile
 from tikas.commands.outputs import make_folder_of
 
 if TYPE_CHECKING:
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tikas.estimators import LadderClassifier, LadderRegressor
-
-Flag = Annotated[FlagCreatePairsOff[bool], arg(help_behavior_hint="")]
 
 
 @dataclass(frozen=True)
@@ -41,13 +40,13 @@ class Predict:
     """A file that `tikas train` or an estimator's `save` wrote."""
     file: Annotated[Positional[Path], arg(metavar="FILE")]
     """The rows: .csv, .tsv, .npy, .npz or .parquet; or a folder of images, in folders of their classes or not."""
-    target: Annotated[str | None, arg(metavar="COLUMN", help_behavior_hint="")] = None
+    target: Column = None
     """A column of the file that holds labels: left out of the rows, and compared with what is predicted."""
     probabilities: Flag = False
     """A column for each class instead of the most probable one."""
-    output: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
+    output: OptionalFile = None
     """A .csv file for the predictions. Without it they are printed."""
-    device: Annotated[str | None, arg(metavar="cpu|cuda", help_behavior_hint="")] = None
+    device: Device = None
     """Where to predict. Without it, images and many rows on a GPU if there is one."""
 
 

@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from tyro.conf import FlagCreatePairsOff, Positional, arg
+from tyro.conf import Positional, arg
 
-from tikas.commands.outputs import make_folder_of
+from tikas.commands.flags import FAILED, INTERRUPTED, Device, Flag, Number, OptionalFile, OptionalFolder
+from tikas.commands.outputs import complain, make_folder_of
 
 if TYPE_CHECKING:
     from tikas.experiments.ledger import Ledger
     from tikas.experiments.reproduce import Outcome
     from tikas.experiments.run import Rows
     from tikas.experiments.tasks import Task
-
-INTERRUPTED = 130
-FAILED = 1
-
-Flag = Annotated[FlagCreatePairsOff[bool], arg(help_behavior_hint="")]
-Number = Annotated[int | None, arg(metavar="N", help_behavior_hint="")]
 
 
 @dataclass(frozen=True)
@@ -56,11 +50,11 @@ class Reproduce:
     """The largest fleet: more missing members than that train one fleet after another."""
     results: Annotated[Path, arg(metavar="FOLDER")] = Path("results")
     """The folder with the records; all its .jsonl files count."""
-    out: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
+    out: OptionalFile = None
     """Where new records go. Without it, into paper.jsonl of that folder."""
-    data_dir: Annotated[Path | None, arg(metavar="FOLDER", help_behavior_hint="")] = None
+    data_dir: OptionalFolder = None
     """Where the files of a data set are. Without it, where TIKAS_DATA says, or else they are downloaded."""
-    device: Annotated[str | None, arg(metavar="cpu|cuda", help_behavior_hint="")] = None
+    device: Device = None
     """Where to train. Without it, on a GPU if there is one."""
     quiet: Flag = False
     """No progress bar."""
@@ -136,12 +130,11 @@ def _measure(command: Reproduce, tasks: list[Task], ledger: Ledger) -> int:
     )
     print(_in_words(outcome, command.records))
     for name, error in outcome.failures:
-        print(f"tikas: {name}: {' '.join(str(error).split())}", file=sys.stderr)
+        complain(f"{name}: {error}")
     if outcome.interrupted:
-        print(
-            "tikas: interrupted; the same command goes on with what has no record yet, from where it was last kept "
-            "(once a minute)",
-            file=sys.stderr,
+        complain(
+            "interrupted; the same command goes on with what has no record yet, from where it was last kept "
+            "(once a minute)"
         )
         return INTERRUPTED
     return FAILED if outcome.failures else 0
@@ -192,4 +185,4 @@ def _render(folder: Path, ledger: Ledger) -> None:
         for path in draw(pictures(ledger), ledger, folder):
             print(path)
     except PlotsMissingError as error:
-        print(f"tikas: {error}", file=sys.stderr)
+        complain(error)

@@ -1,0 +1,135 @@
+"""The command `tikas train`: a ladder, the network to compare it with, a table of both and a file to predict with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from tyro.conf import OmitArgPrefixes, arg
+
+from tikas.commands.flags import INTERRUPTED, Column, Device, Flag, OptionalFile, OptionalFolder
+from tikas.commands.outputs import complain, make_folder_of
+from tikas.training.recipe import Recipe
+
+if TYPE_CHECKING:
+    from tikas.experiments.run import Run
+
+LADDER, BASELINE = "ladder", "same network, no denoising costs"
+
+
+@dataclass(frozen=True)
+class Train:
+    """Train a ladder, and the same network without denoising costs to compare it with.
+
+    The end is a table of both test errors, and the path of the saved ladder for `tikas predict`.
+
+    For example,
+
+    tikas train
+
+    tikas train --data mnist --labels 100 --epochs 10
+
+    tikas train --data my.csv --target kind --epochs 100
+
+    tikas train --data mnist --network conv_small --epochs 3
+
+    tikas train --data my-photos --network "conv 32 5 full" "max 2" "conv 64 3" global top
+    """
+
+    recipe: OmitArgPrefixes[Recipe] = field(default_factory=Recipe)
+    """What is learned, and how. The defaults depend on the data and the network: name them to see their own."""
+    seed: int = 0
+    """Decides on labels, first weights, order and noise."""
+    members: int = 1
+    """How many seeds to train together, from that one on."""
+    target: Column = None
+    """The column with the labels, where the data are a table; rows without a label leave it empty."""
+    data_dir: OptionalFolder = None
+    """Where the files of a data set are. Without it, where TIKAS_DATA says, or else they are downloaded."""
+    output: OptionalFile = None
+    """Where the model goes. Without it, into models/, under the name of its recipe."""
+    baseline: Annotated[bool, arg(help_behavior_hint="")] = True
+    """Whether to train the network without denoising costs too. It is trained unless you say no."""
+    device: Device = None
+    """Where to train. Without it, on a GPU if there is one."""
+    quiet: Flag = False
+    """No progress bar."""
+
+    def __post_init__(self) -> None:
+        if self.members < 1:
+            raise ValueError(f"members={self.members}: expected at least 1.")
+
+
+def train(command: Train) -> int:
+    """Carry the command out; the exit code is 130 after Ctrl-C.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> recipe = Recipe(data="digits", labels=50, network=(16,), epochs=1)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     train(Train(recipe, output=Path(folder, "mine.safetensors"), baseline=False, quiet=True))
+    digits, 50 labels, 16, 1 epochs
+    ...
+    model saved to ...mine.safetensors
+    0
+    """
+    from rich.console import Console
+
+    from tikas.experiments.preparing import rows_for
+    from tikas.experiments.run import run
+    from tikas.training.devices import suitable_device
+    from tikas.training.progress import progress_bar
+    from tikas.views.outcome import outcome_table
+
+    recipe = command.recipe
+    seeds = range(command.seed, command.seed + command.members)
+    device = str(suitable_device(command.device))
+    rows = rows_for(recipe, command.data_dir, device, command.target)
+    output = command.output or _default_output(command)
+    make_folder_of(output)
+    compared = command.baseline and any(recipe.costs) and (len(rows.test_y) or recipe.validation)
+    variants = {LADDER: recipe, **({BASELINE: recipe.without_denoising()} if compared else {})}
+    runs: dict[str, Run] = {}
+    interrupted = False
+    for name, variant in variants.items():
+        try:
+            with progress_bar(shown=not command.quiet, title=name) as on_epoch:
+                runs[name] = run(variant, seeds, rows, device=device, on_epoch=on_epoch)
+        except KeyboardInterrupt:  # before it had anything to show
+            if not runs:
+                raise
+            interrupted = True
+            break
+        interrupted = runs[name].trained.interrupted
+        if name == LADDER:
+            saved = _save(runs[name], output)
+        if interrupted:
+            break
+    Console().print(outcome_table(runs, recipe))
+    print(f"model saved to {saved}")
+    if interrupted:
+        complain(f"interrupted; the figures are of what was trained until then{_members_left(runs)}")
+    return INTERRUPTED if interrupted else 0
+
+
+def _save(outcome: Run, output: Path) -> Path:
+    """Save what was trained; what was cut short does not take the place of what was not."""
+    if outcome.trained.interrupted:
+        output = output.with_stem(f"{output.stem}-interrupted")
+    return outcome.classifier.save(output)
+
+
+def _members_left(runs: Mapping[str, Run]) -> str:
+    """How many members the last run is left with, where it lost some."""
+    last = list(runs.values())[-1]
+    asked, left = len(last.trained.ladders), len(last.classifier.ladders_)
+    return f", by {left} of {asked} members" if left < asked else ""
+
+
+def _default_output(command: Train) -> Path:
+    recipe = command.recipe
+    seeds = f"seed{command.seed}" + (f"-{command.seed + command.members - 1}" if command.members > 1 else "")
+    return Path("models") / f"{Path(recipe.data).stem}-{recipe.labels}-{recipe.name}-{seeds}.safetensors"
