@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -294,6 +295,22 @@ def test_an_unwritable_path_is_a_failure_that_says_so_before_the_work(
 def test_it_tells_its_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--version") == 0
     assert capsys.readouterr().out == f"tikas {tikas.__version__}\n"
+
+
+def test_a_warning_is_one_line_and_the_callers_own_way_to_show_it_is_left_as_it_was(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def carry_out(_: object) -> int:
+        warnings.simplefilter("always")
+        warnings.warn("60 rows are fewer\nthan a batch", UserWarning, stacklevel=1)
+        return 0
+
+    monkeypatch.setattr("tikas.cli.train", carry_out)
+    before = warnings.showwarning, list(warnings.filters)
+    assert run("train") == 0
+    assert said(capsys) == "tikas: warning: 60 rows are fewer than a batch"
+    assert run("trian") == 2
+    assert (warnings.showwarning, list(warnings.filters)) == before
 
 
 def test_ctrl_c_keeps_a_model_that_can_be_used(

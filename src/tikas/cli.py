@@ -35,10 +35,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     >>> main(["predict", "nowhere.safetensors", "rows.csv"])
     2
     """
-    warnings.showwarning = _show_warning
     # Threads that spin while they wait are many times slower where another process wants their core.
     os.environ.setdefault("GOMP_SPINCOUNT", "30000")
     words = list(sys.argv[1:] if arguments is None else arguments)
+    with warnings.catch_warnings():
+        warnings.showwarning = _show_warning
+        return _run(words)
+
+
+def _run(words: list[str]) -> int:
     try:
         if words == ["--version"]:
             print(f"tikas {tikas.__version__}")
