@@ -15,7 +15,7 @@ from torch import Tensor
 import tikas
 from pictures import save_digits
 from tikas.cli import _parse, main
-from tikas.commands.train import Train
+from tikas.commands.train import Train, default_output
 from tikas.data.sources import load
 from tikas.data.streams import Batch
 from tikas.experiments.tasks import CELLS
@@ -106,6 +106,34 @@ def test_a_table_of_ones_own_goes_from_training_to_prediction(capsys: pytest.Cap
     header, first, _ = Path("p.csv").read_text().splitlines()
     assert header == "down,up"
     assert sum(map(float, first.split(","))) == pytest.approx(1, abs=2e-6)
+
+
+def test_models_of_two_targets_or_of_two_recipes_have_files_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = "".join(f"{i % 7 / 7:.3f},{i % 3},{i % 2}\n" for i in range(40))
+    Path("mine.csv").write_text("a,b,c\n" + rows)
+    flags = ["--data", "mine.csv", "--network", "4", "--quiet", "--no-baseline", "--batch-size", "20"]
+    paths = []
+    for target, epochs in (("b", 1), ("c", 1), ("c", 2)):
+        assert run("train", *flags, "--target", target, "--epochs", str(epochs)) == 0
+        paths.append(Path(capsys.readouterr().out.split("model saved to ")[1].strip()))
+    assert sorted(Path("models").iterdir()) == sorted(set(paths))
+    for path, target, classes in zip(paths, "bcc", (3, 2, 2), strict=True):
+        model = tikas.load(path)
+        assert path.name == f"mine-{target}-all-{model.recipe_.name}-seed0.safetensors"
+        assert len(model.classes_) == classes
+
+
+def test_the_name_of_a_model_has_its_target_in_characters_that_a_file_may_have() -> None:
+    recipe = Recipe(data="mine.csv")
+    columns = ["a/b", "a b", "a_b", "../up", "größe", "a%2Fb", "a:b?*", "x" * 300, "x" * 299, " ", "."]
+    paths = [default_output(Train(recipe, target=column)) for column in columns]
+    assert len(set(paths)) == len(columns)
+    for path in paths:
+        assert path.parent == Path("models")
+        assert not set(path.name) & set('/\\:*?"<>| ')
+        assert len(path.name.encode()) < 200
+    assert default_output(Train(recipe, target="größe")).name.startswith("mine-größe-100-")
+    assert default_output(Train(Recipe(), target="kind")) == default_output(Train(Recipe()))  # no table
 
 
 @pytest.mark.parametrize(

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
+from urllib.parse import quote
 
 from tyro.conf import OmitArgPrefixes, arg
 
 from tikas.commands.flags import INTERRUPTED, Column, Device, Flag, OptionalFile, OptionalFolder
 from tikas.commands.outputs import complain, make_folder_of
+from tikas.data.kinds import kind_of
 from tikas.training.recipe import Recipe
 
 if TYPE_CHECKING:
     from tikas.experiments.run import Run
 
 LADDER, BASELINE = "ladder", "same network, no denoising costs"
+MOST_CHARACTERS = 40
+"""Of a column in the name of a file; of a longer one, its beginning and a hash."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +94,7 @@ def train(command: Train) -> int:
     seeds = range(command.seed, command.seed + command.members)
     device = str(suitable_device(command.device))
     rows = rows_for(recipe, command.data_dir, device, command.target)
-    output = command.output or _default_output(command)
+    output = command.output or default_output(command)
     make_folder_of(output)
     compared = command.baseline and any(recipe.costs) and (len(rows.test_y) or recipe.validation)
     variants = {LADDER: recipe, **({BASELINE: recipe.without_denoising()} if compared else {})}
@@ -129,7 +135,23 @@ def _members_left(runs: Mapping[str, Run]) -> str:
     return f", by {left} of {asked} members" if left < asked else ""
 
 
-def _default_output(command: Train) -> Path:
+def default_output(command: Train) -> Path:
+    """Where a model goes unless told otherwise: what tells two trainings apart is in the name.
+
+    Examples
+    --------
+    >>> str(default_output(Train(Recipe(data="my.csv", labels="all"), target="kind")))
+    'models/my-kind-all-...-seed0.safetensors'
+    """
     recipe = command.recipe
     seeds = f"seed{command.seed}" + (f"-{command.seed + command.members - 1}" if command.members > 1 else "")
-    return Path("models") / f"{Path(recipe.data).stem}-{recipe.labels}-{recipe.name}-{seeds}.safetensors"
+    target = f"-{_as_file_name(command.target)}" if command.target and kind_of(recipe.data) == "table" else ""
+    return Path("models") / f"{Path(recipe.data).stem}{target}-{recipe.labels}-{recipe.name}-{seeds}.safetensors"
+
+
+def _as_file_name(column: str) -> str:
+    """A column in characters that every file system takes; different columns stay different (but for case)."""
+    safe = re.sub(r"[^\w.-]", lambda character: quote(character[0], safe=""), column)
+    if len(safe) <= MOST_CHARACTERS:
+        return safe
+    return f"{safe[:MOST_CHARACTERS]}-{sha256(column.encode()).hexdigest()[:8]}"
