@@ -139,12 +139,28 @@ def test_a_single_published_run_is_tested_with_the_measured_deviation() -> None:
         (Summary(0.30, None, 1), Summary(0.36, None, 1), "untested"),
         (Summary(0.30, 0.0, 3), Summary(0.36, None, 1), "better"),
         (Summary(0.36, 0.0, 3), Summary(0.36, None, 1), "compatible"),
+        (Summary(0.35, 0.0, 3), Summary(0.36, None, 1), "compatible"),  # one row of 10,000
+        (Summary(0.35, 0.0, 2), Summary(0.36, 0.0, 2), "compatible"),
+        (Summary(0.30, 0.0, 3), Summary(0.36, 0.0, 3), "better"),
     ],
 )
 def test_a_verdict_is_a_difference_that_chance_would_hardly_make(
     measured: Summary, published: Summary, expected: str
 ) -> None:
     assert verdict(measured, published) == expected
+
+
+@pytest.mark.parametrize("runs", [2, 3, 10])
+def test_seeds_that_tie_are_told_apart_by_rounding_at_most(runs: int) -> None:
+    """Errors come in steps of 0.01: true means that differ by less give ties, and no tie makes a difference certain."""
+    tied, one_step = Summary.of([0.35] * runs), Summary.of([0.36] * runs)
+    for other in (one_step, Summary(0.36, None, 1)):
+        p = p_value(tied, other)
+        assert p is not None
+        assert 0 < p < 1
+        assert p_value(other, tied) == p
+        assert p_value(Summary(0.35, 0.001, runs), other) == p, "a deviation that cannot be seen"
+    assert p_value(tied, tied) == 1
 
 
 def test_one_run_has_no_interval() -> None:
