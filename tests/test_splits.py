@@ -107,15 +107,49 @@ def test_a_class_with_too_few_rows_is_named_with_its_count():
         split(np.array([0] * 9 + [1] * 2), 8)
 
 
-def test_a_class_that_was_held_out_altogether_is_named():
+def drawn_from_all(y, validation, seed):
+    return np.sort(np.random.default_rng([seed, 1]).choice(np.flatnonzero(y >= 0), validation, replace=False))
+
+
+def test_a_class_of_one_row_keeps_it():
     y = np.array([0] * 50 + [1])
-    seed = next(seed for seed in range(50) if 50 in _held_out(y, seed))
-    with pytest.raises(ValueError, match=r"Class 1 has 0 labelled rows"):
-        split(y, None, validation=25, seed=seed)
+    for seed in range(50):
+        rows = split(y, None, validation=25, seed=seed)
+        assert 50 in rows.labeled
+        assert len(rows.validation) == 25
 
 
-def _held_out(y, seed):
-    return split(np.zeros_like(y), None, validation=25, seed=seed).validation
+def test_a_class_of_two_rows_keeps_one_and_draws_that_left_one_are_as_they_were():
+    y = np.array([0] * 50 + [1] * 2)
+    redrawn, refused = [], []
+    for seed in range(50):
+        rows = split(y, None, validation=20, seed=seed)
+        assert len(rows.validation) == 20
+        assert np.unique(y[rows.labeled]).tolist() == [0, 1]
+        before = drawn_from_all(y, 20, seed)
+        if {50, 51} <= set(before):
+            redrawn.append(seed)
+        else:
+            np.testing.assert_array_equal(rows.validation, before)
+        if len(set(rows.validation) & {50, 51}):  # the advice helps: every label works, as above, and fewer do
+            with pytest.raises(ValueError, match=r"Class 1 has 1 labelled rows .* but 2 are needed .* labels=None"):
+                split(y, 4, validation=20, seed=seed)
+            assert np.bincount(y[split(y, 2, validation=20, seed=seed).labeled]).tolist() == [1, 1]
+            refused.append(seed)
+        else:
+            assert np.bincount(y[split(y, 4, validation=20, seed=seed).labeled]).tolist() == [2, 2]
+    assert redrawn
+    assert 0 < len(refused) < 50
+
+
+def test_as_many_rows_are_held_out_as_leave_each_class_one():
+    y = np.array([0] * 5 + [1, 2, 2, -1])
+    for seed in range(20):
+        rows = split(y, None, validation=5, seed=seed)
+        assert sorted(y[rows.labeled]) == [0, 1, 2]
+        assert 8 in rows.unlabeled
+    with pytest.raises(ValueError, match="Hold out at most 5"):
+        split(y, None, validation=6)
 
 
 @pytest.mark.parametrize(

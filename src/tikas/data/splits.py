@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 # Each draw has a stream of its own, so that the held-out rows do not depend on how many labels are asked for.
 # Not zero: NumPy takes [seed, 0] for the same seed as [seed].
-_VALIDATION_STREAM, _LABEL_STREAM = 1, 2
+_VALIDATION_STREAM, _LABEL_STREAM, _SPARED_STREAM = 1, 2, 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +54,8 @@ def split(y: ArrayLike, labels: int | None, *, validation: int = 0, seed: int = 
         How many labels to use: equally many of each class, a remainder going to classes chosen at random. ``None``,
         or as many as there are, means every known label, however many each class has.
     validation : int, default=0
-        How many rows to hold out, drawn from the rows whose class is known.
+        How many rows to hold out, drawn from the rows whose class is known. Each class keeps at least one of its own
+        to train on.
     seed : int, default=0
         Not negative.
 
@@ -90,7 +91,7 @@ def split(y: ArrayLike, labels: int | None, *, validation: int = 0, seed: int = 
             f"validation={validation} rows cannot be held out of {known.size} rows with a known label: each of the "
             f"{classes.size} classes needs one to train on. Hold out at most {known.size - classes.size}."
         )
-    held_out = np.random.default_rng([seed, _VALIDATION_STREAM]).choice(known, validation, replace=False)
+    held_out = _held_out(y, known, classes, validation, seed)
     in_training = np.ones(len(y), dtype=bool)
     in_training[held_out] = False
     known = known[in_training[known]]
@@ -100,6 +101,19 @@ def split(y: ArrayLike, labels: int | None, *, validation: int = 0, seed: int = 
         unlabeled=np.flatnonzero(in_training).astype(np.int64),
         validation=np.sort(held_out).astype(np.int64),
     )
+
+
+def _held_out(
+    y: NDArray[np.int64], known: NDArray[np.int64], classes: NDArray[np.int64], validation: int, seed: int
+) -> NDArray[np.int64]:
+    """Rows drawn from all that are known; where that takes a class's last row, from all but one of each class."""
+    drawn = np.random.default_rng([seed, _VALIDATION_STREAM]).choice(known, validation, replace=False)
+    kept = np.setdiff1d(known, drawn)
+    if len(np.unique(y[kept])) == len(classes):
+        return np.asarray(drawn)
+    rng = np.random.default_rng([seed, _SPARED_STREAM])
+    spared = [rng.choice(known[y[known] == each]) for each in classes]
+    return np.asarray(rng.choice(np.setdiff1d(known, spared), validation, replace=False))
 
 
 def _checked_classes(y: ArrayLike) -> NDArray[np.int64]:
@@ -133,9 +147,9 @@ def _balanced(rows_of: dict[int, NDArray[np.int64]], labels: int | None, rng: np
     if labels == available:
         shares = np.array([rows.size for rows in shuffled])
     for name, rows, share in zip(rows_of, shuffled, shares, strict=True):
-        if rows.size < max(share, 1):
+        if rows.size < share:
             raise ValueError(
-                f"Class {name} has {rows.size} labelled rows to train on, but {max(share, 1)} are needed for {labels} "
+                f"Class {name} has {rows.size} labelled rows to train on, but {share} are needed for {labels} "
                 f"labels balanced over {n_classes} classes. Ask for fewer labels, hold out fewer rows, or pass "
                 f"labels=None to use every label."
             )
