@@ -143,6 +143,9 @@ def test_the_name_of_a_model_has_its_target_in_characters_that_a_file_may_have()
         (["0", "1"], ["1", "1.0", "0"], "3 labelled rows: 33.33 %"),
         ([0, 1], ["1", "1.0", "?"], "2 labelled rows: 0.00 %"),
         ([0, 1], ["1", "one", "0"], "3 labelled rows: 66.67 %"),
+        (["0123", "123"], ["123", "0123", "123.0"], "3 labelled rows: 33.33 %"),
+        (["0123", "0124"], ["0124", "0124", ""], "2 labelled rows: 0.00 %"),
+        (["EU", "NA"], ["NA", "EU", "?"], "2 labelled rows: 50.00 %"),  # a name of the model's own is no gap
         ([False, True], ["True", "True", "False"], "3 labelled rows: 33.33 %"),
     ],
 )

@@ -7,6 +7,7 @@ import io
 import sys
 import warnings
 from dataclasses import dataclass
+from functools import partial
 from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -117,7 +118,9 @@ def _from_table(command: Predict, model: LadderClassifier | LadderRegressor) -> 
             f"{command.file} is one image; expected a folder of them, or a table. Give its folder, "
             f"{command.file.parent}, for all images in it."
         )
-    table = read_table(command.file, command.target, labels_of if model.task == "classification" else values_of)
+    names = {name for name in getattr(model, "classes_", ()) if isinstance(name, str)}
+    targets = partial(labels_of, names=names) if model.task == "classification" else values_of
+    table = read_table(command.file, command.target, targets)
     if table.x.ndim > 2 and len(model.input_shape_) > 1:
         return _Given(table.x, table.y)  # the model sees that their layout is right
     return _Given(table.select(getattr(model, "feature_names_in_", ())), table.y)

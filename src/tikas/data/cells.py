@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any, NoReturn
 
 import numpy as np
@@ -19,11 +19,11 @@ def number(text: str) -> float:
 
     Examples
     --------
-    >>> number(" 5.1 "), number("iris")
-    (5.1, nan)
+    >>> number(" 5.1 "), number("iris"), number("1_000")
+    (5.1, nan, nan)
     """
     try:
-        return float(text)
+        return math.nan if "_" in text else float(text)  # Python's own way to group digits
     except ValueError:
         return math.nan
 
@@ -45,21 +45,24 @@ def refuse(place: str, value: str) -> NoReturn:
     )
 
 
-def labels_of(texts: Iterable[str]) -> NDArray[Any]:
+def labels_of(texts: Iterable[str], names: Collection[str] = ()) -> NDArray[Any]:
     """Make labels of their texts: whole numbers if all are, else numbers if all are, else strings; None for gaps.
+
+    Whole numbers stay strings where two that are written differently would become one, as 0123 and 123 would: these
+    are names. A point with nothing but zeros behind it makes no difference. Texts among `names`, which are known to be
+    names of classes, stay as they are.
 
     Examples
     --------
-    >>> labels_of(["3", "1.0"]), labels_of(["iris", "?"])
-    (array([3, 1]), array(['iris', None], dtype=object))
+    >>> labels_of(["3", "1.0"]), labels_of(["iris", "?"]), labels_of(["0123", "123"])
+    (array([3, 1]), array(['iris', None], dtype=object), array(['0123', '123'], dtype='<U4'))
+    >>> labels_of(["0123", "1.0"], names=["0123", "123", "1"])
+    array(['0123', 1], dtype=object)
     """
     stripped = [text.strip() for text in texts]
-    known = [text for text in stripped if text not in UNLABELED]
-    values = iter(_converted(known))
-    labels = [None if text in UNLABELED else next(values) for text in stripped]
-    if any(isinstance(label, int) for label in labels):
-        labels = [None if label == -1 else label for label in labels]  # −1.0, as a column with gaps may spell it
-    if None not in labels:
+    values = iter(_converted([text for text in stripped if text not in UNLABELED and text not in names]))
+    labels = [text if text in names else None if text in UNLABELED else next(values) for text in stripped]
+    if None not in labels and len({type(label) for label in labels}) <= 1:
         return np.array(labels)
     y = np.empty(len(labels), dtype=object)
     y[:] = labels
@@ -89,6 +92,13 @@ def _converted(texts: list[str]) -> list[Any]:
         return texts
     if not all(value.is_integer() for value in numbers):
         return numbers
-    if any(abs(value) >= 2**53 for value in numbers):
-        return texts  # identifiers: a float would make neighbours equal
-    return [int(value) for value in numbers]
+    names = any(abs(value) >= 2**53 for value in numbers)  # a float would make neighbours equal
+    names = names or len({_without_fraction(text) for text in texts}) > len(set(numbers))
+    labels = texts if names else [int(value) for value in numbers]
+    # −1.0, as a column with gaps may spell it
+    return [None if value == -1 else label for value, label in zip(numbers, labels, strict=True)]
+
+
+def _without_fraction(text: str) -> str:
+    whole, _, fraction = text.partition(".")
+    return text if fraction.strip("0") else whole
