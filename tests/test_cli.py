@@ -162,6 +162,25 @@ def test_labels_are_compared_as_classes(
     assert captured.err == f"error on the {error}\n"
 
 
+def test_probabilities_are_asked_for_once_and_compared_as_their_classes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = tikas.LadderClassifier((4,), costs=0, epochs=40, batch_size=20, random_state=0)
+    model.fit([[0.0], [1.0]] * 10, ["down", "up"] * 10).save("m.safetensors")
+    Path("rows.csv").write_text("a,kind\n1.0,up\n0.0,up\n")
+    asked, plain = [], tikas.LadderClassifier.predict_proba
+
+    def watched(classifier: tikas.LadderClassifier, rows: np.ndarray) -> np.ndarray:
+        asked.append(len(rows))
+        return plain(classifier, rows)
+
+    monkeypatch.setattr(tikas.LadderClassifier, "predict_proba", watched)
+    for flags in ([], ["--probabilities"]):
+        assert run("predict", "m.safetensors", "rows.csv", "--target", "kind", *flags) == 0
+        assert said(capsys) == "error on the 2 labelled rows: 50.00 %"
+    assert asked == [2, 2]
+
+
 def test_values_are_predicted_and_compared(capsys: pytest.CaptureFixture[str]) -> None:
     frame = pd.DataFrame(np.random.default_rng(0).normal(size=(200, 2)), columns=["a", "b"])
     model = tikas.LadderRegressor((8,), costs=0, epochs=60, random_state=0).fit(frame, frame["a"] * 3)

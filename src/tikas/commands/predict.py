@@ -91,11 +91,14 @@ def predict(command: Predict) -> int:
     given = _from_folder(command, model) if command.file.is_dir() else _from_table(command, model)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "X does not have valid feature names")  # `select` saw to their order
-        predicted = model.predict(given.x)
-        header, lines = ["prediction"], [[value] for value in predicted]
         if command.probabilities:
+            probabilities = model.predict_proba(given.x)
+            predicted = model.classes_[probabilities.argmax(1)]
             header = [str(name) for name in model.classes_]
-            lines = [[f"{p:.6f}" for p in row] for row in model.predict_proba(given.x)]
+            lines = [[f"{p:.6f}" for p in row] for row in probabilities]
+        else:
+            predicted = model.predict(given.x)
+            header, lines = ["prediction"], [[value] for value in predicted]
     if given.files is not None:
         header, lines = ["file", *header], [[file, *line] for file, line in zip(given.files, lines, strict=True)]
     text = io.StringIO()
