@@ -1,6 +1,8 @@
 """Reproducing: missing members and no others, a record at once, interruptions, damage, no test row in a study."""
 
 import json
+import os
+import subprocess
 import warnings
 from contextlib import nullcontext
 from dataclasses import fields, replace
@@ -101,6 +103,30 @@ def test_ctrl_c_leaves_what_was_finished_and_nothing_half_trained(tmp_path: Path
     assert seeds_of(out) == [0]
     assert reproduce([CELL], Ledger.read(out), out, digits).measured == 2
     assert seeds_of(out) == [0, 1, 2]
+
+
+def test_a_record_is_on_the_disk_before_what_was_kept_of_its_member_is_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, events, sync, discard = tmp_path / "paper.jsonl", list[tuple[str, int]](), os.fsync, keeping.Folder.discard
+
+    def watched_sync(descriptor: int) -> None:
+        sync(descriptor)
+        if os.path.samestat(os.fstat(descriptor), out.stat()):
+            events.append(("written", len(read(out))))
+
+    def watched_discard(folder: keeping.Folder, name: str) -> None:
+        events.append(("deleted", len(read(out))))
+        discard(folder, name)
+
+    monkeypatch.setattr(os, "fsync", watched_sync)
+    monkeypatch.setattr(keeping.Folder, "discard", watched_discard)
+    reproduce([CELL], Ledger(), out, digits, seeds=2)
+    assert events == [("written", 1), ("deleted", 1), ("written", 2), ("deleted", 2)]
+
+
+def test_records_may_go_to_a_device() -> None:
+    append("/dev/null", {"seed": 0})
 
 
 def test_a_cell_that_fails_does_not_keep_the_next_from_running(tmp_path: Path) -> None:

@@ -155,6 +155,8 @@ def errors_of(measured: Measured) -> list[dict[str, float]]:
 def append(path: str | Path, record: Record) -> None:
     """Add a record to a file at once, on a line of its own even where a crash cut the last one short.
 
+    It is on the disk when this returns, so that what it was made from may be deleted.
+
     Examples
     --------
     >>> import tempfile
@@ -169,6 +171,9 @@ def append(path: str | Path, record: Record) -> None:
         whole = file.tell() == 0 or _last_byte(file) == b"\n"
         file.write(b"" if whole else b"\n")
         file.write(json.dumps(record).encode() + b"\n")
+        file.flush()
+        if path.is_file():  # a device has no disk behind it
+            os.fsync(file.fileno())
 
 
 def _last_byte(file: IO[bytes]) -> bytes:
