@@ -177,6 +177,8 @@ def test_a_line_cut_short_is_told_and_passed_over_and_the_next_record_stands_on_
         ledger = Ledger.read(tmp_path)
     assert ledger.missing(key_of(CELL), range(2)) == [1]
     append(out, {"recipe": json.loads(QUICK.to_json()), "seed": 7, "test_error": 1.0, **PROVENANCE})
+    *_, last, nothing = out.read_bytes().split(b"\n")
+    assert (json.loads(last)["seed"], nothing) == (7, b"")
     with pytest.warns(DamagedRecordWarning):
         assert sorted(Ledger.read(tmp_path).members(key_of(CELL))) == [0, 7]
 
