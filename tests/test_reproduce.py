@@ -19,7 +19,7 @@ from tikas.experiments.ledger import Ledger, recipe_key
 from tikas.experiments.preparing import rows_for
 from tikas.experiments.protocol import Setting, TrainingRows, choose, training_rows, try_settings
 from tikas.experiments.readings import chosen, reading
-from tikas.experiments.records import DamagedRecordWarning, append, read
+from tikas.experiments.records import DamagedRecordWarning, append, read, revision
 from tikas.experiments.reproduce import UNFINISHED, reproduce
 from tikas.experiments.rivals import METHODS, RIVALS, Rival, measure_rival
 from tikas.experiments.run import Rows, load_rows
@@ -515,6 +515,32 @@ def test_rivals_are_measured_once_for_each_seed(tmp_path: Path) -> None:
     assert reproduce([rival], Ledger.read(out), out, digits).measured == 0
     other = replace(rival, settings={"C": 1})
     assert reproduce([other], Ledger.read(out), out, digits, seeds=1).measured == 1
+
+
+def test_a_revision_says_whether_files_that_git_knows_have_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def git(*words: str) -> str:
+        command = ["git", "-c", "user.name=someone", "-c", "user.email=someone@example.org", *words]
+        return subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True).stdout.strip()
+
+    monkeypatch.delenv("TIKAS_REVISION", raising=False)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    monkeypatch.setattr("tikas.experiments.records.__file__", str(tmp_path / "records.py"))
+    assert revision() == "", "no repository"
+    git("init")
+    assert revision() == "", "no commit"
+    (tmp_path / "records.py").write_text("first")
+    git("add", "records.py")
+    git("commit", "-m", "Begin")
+    head = git("rev-parse", "--short=12", "HEAD")
+    assert revision() == head
+    (tmp_path / "results.jsonl").write_text("not known to git")
+    assert revision() == head
+    (tmp_path / "records.py").write_text("second")
+    assert revision() == f"{head}-dirty"
+    monkeypatch.setenv("TIKAS_REVISION", "a copy")
+    assert revision() == "a copy"
 
 
 # The command.
