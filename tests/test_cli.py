@@ -97,7 +97,7 @@ def test_a_table_of_ones_own_goes_from_training_to_prediction(capsys: pytest.Cap
     Path("new.csv").write_text("kind,c,b,a\nup,0.1,0.2,2.5\ndown,0.3,-0.1,-2.5\n")
     flags = ["--network", "16", "--epochs", "60", "--quiet"]
     assert run("train", "--data", "mine.csv", "--target", "kind", *flags, "--output", "m.safetensors") == 0
-    assert "no rows" in capsys.readouterr().out
+    assert "--validation 50 holds 50 labelled rows out" in capsys.readouterr().out
     assert run("predict", "m.safetensors", "new.csv", "--target", "kind") == 0
     captured = capsys.readouterr()
     assert captured.out.splitlines() == ["prediction", "up", "down"]
@@ -106,6 +106,15 @@ def test_a_table_of_ones_own_goes_from_training_to_prediction(capsys: pytest.Cap
     header, first, _ = Path("p.csv").read_text().splitlines()
     assert header == "down,up"
     assert sum(map(float, first.split(","))) == pytest.approx(1, abs=2e-6)
+    assert run("predict", "m.safetensors", "new.csv") == 0  # the labels are in it, and nobody looks at them
+    assert capsys.readouterr().out.splitlines() == ["prediction", "up", "down"]
+    Path("nameless.csv").write_text("2.5,0.2,0.1\n-2.5,-0.1,0.3\n")
+    assert run("predict", "m.safetensors", "nameless.csv") == 0
+    captured = capsys.readouterr()
+    assert captured.out.splitlines() == ["prediction", "up", "down"]
+    assert (
+        "nameless.csv names no columns: they are taken in the order that the model has them in, a, b, c" in captured.err
+    )
 
 
 def test_models_of_two_targets_or_of_two_recipes_have_files_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:

@@ -104,7 +104,7 @@ def test_labels_become_what_all_of_them_are_and_none_where_unknown(write, labels
         ("a,b\n1,2\n\n1,2,3\n", None, r"line 4: 3 fields, but line 1 has 2"),
         ("a,b\n1\n", None, r"line 2: 1 fields, but line 1 has 2"),
         ('a,b\n1,"2\n', None, r"line 2: unexpected end of data. Check the quotes"),
-        ("a;b\n1;2\n", None, r"semicolons"),
+        ("a,b,b\n1,2,3\n", None, r"rows.csv has 2 columns 'b'. Give each a name of its own"),
         ("", None, r"rows.csv is empty"),
         ("\n  \n", None, r"blank lines only"),
         ("a,b\n", None, r"header line but no rows"),
@@ -266,3 +266,30 @@ def test_values_are_numbers_and_only_a_gap_is_none(write, tmp_path, parquet, tex
         parquet(frame, "y", values_of),
     ):
         assert table.y.tolist() == expected
+
+
+def test_fields_may_be_separated_by_semicolons(write):
+    table = read_table(write("a;b\n1;2.5\n"))
+    assert (table.columns, table.x.tolist()) == (("a", "b"), [[1, 2.5]])
+
+
+def test_a_header_of_numbers_is_one_if_what_is_looked_for_is_in_it(write):
+    path = write("0,1,2\n5,6,7\n")
+    assert read_table(path).columns is None
+    assert read_table(path, target="2").columns == ("0", "1")
+    table = read_table(path, columns=["1", "0"])
+    assert (table.columns, table.x.tolist()) == (("1", "0"), [[6, 5]])
+
+
+def test_columns_that_are_not_wanted_may_hold_anything(write):
+    table = read_table(write("name,a,b,b,kind\nbob,1,2,3,x\n"), "kind", columns=["a"])
+    assert (table.x.tolist(), table.y.tolist()) == ([[1]], ["x"])
+    with pytest.raises(ValueError, match=r"rows.csv has no column 'c', which the model was trained with; it has name"):
+        read_table(write("name,a\nbob,1\n"), columns=["c"])
+    with pytest.raises(ValueError, match=r"rows.csv has 2 columns 'b'"):
+        read_table(write("a,b,b\n1,2,3\n"), columns=["b"])
+
+
+@pytest.mark.parametrize("gap", ["None", "null", "NULL", "N/A", "n/a", "<NA>", "#N/A"])
+def test_what_others_write_for_a_gap_is_no_class(write, gap):
+    assert read_table(write(f"a,kind\n1,cat\n2,{gap}\n"), target="kind").y.tolist() == ["cat", None]

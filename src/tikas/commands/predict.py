@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 from tyro.conf import Positional, arg
 
 from tikas.commands.flags import Column, Device, Flag, OptionalFile
-from tikas.commands.outputs import make_folder_of
+from tikas.commands.outputs import complain, make_folder_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -90,7 +90,7 @@ def predict(command: Predict) -> int:
         raise ValueError(f"{command.model} predicts values, not classes: leave --probabilities out.")
     given = _from_folder(command, model) if command.file.is_dir() else _from_table(command, model)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "X does not have valid feature names")  # `select` saw to their order
+        warnings.filterwarnings("ignore", "X does not have valid feature names")  # they were read in its order
         if command.probabilities:
             probabilities = model.predict_proba(given.x)
             predicted = model.classes_[probabilities.argmax(1)]
@@ -123,10 +123,16 @@ def _from_table(command: Predict, model: LadderClassifier | LadderRegressor) -> 
         )
     names = {name for name in getattr(model, "classes_", ()) if isinstance(name, str)}
     targets = partial(labels_of, names=names) if model.task == "classification" else values_of
-    table = read_table(command.file, command.target, targets)
+    columns = [str(name) for name in getattr(model, "feature_names_in_", ())]
+    table = read_table(command.file, command.target, targets, columns)
     if table.x.ndim > 2 and len(model.input_shape_) > 1:
         return _Given(table.x, table.y)  # the model sees that their layout is right
-    return _Given(table.select(getattr(model, "feature_names_in_", ())), table.y)
+    if columns and table.columns is None:
+        complain(
+            f"{command.file} names no columns: they are taken in the order that the model has them in, "
+            f"{', '.join(columns[:8])}{', …' if len(columns) > 8 else ''}."
+        )
+    return _Given(table.flat, table.y)
 
 
 def _from_folder(command: Predict, model: LadderClassifier | LadderRegressor) -> _Given:

@@ -96,7 +96,8 @@ def train(command: Train) -> int:
     rows = rows_for(recipe, command.data_dir, device, command.target)
     output = command.output or default_output(command)
     make_folder_of(output)
-    compared = command.baseline and any(recipe.costs) and (len(rows.test_y) or recipe.validation)
+    measured = len(rows.test_y) > 0 or recipe.validation > 0
+    compared = command.baseline and any(recipe.costs) and measured
     variants = {LADDER: recipe, **({BASELINE: recipe.without_denoising()} if compared else {})}
     runs: dict[str, Run] = {}
     interrupted = False
@@ -115,6 +116,8 @@ def train(command: Train) -> int:
         if interrupted:
             break
     Console().print(outcome_table(runs, recipe))
+    if not measured:
+        print("There is nothing to measure it by: --validation 50 holds 50 labelled rows out for that.")
     print(f"model saved to {saved}")
     if interrupted:
         complain(f"interrupted; the figures are of what was trained until then{_members_left(runs)}")

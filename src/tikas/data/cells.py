@@ -9,8 +9,8 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-UNLABELED = frozenset({"", "?", "NA", "nan", "NaN", "NAN", "-1"})
-MISSING = UNLABELED - {"-1"}
+MISSING = frozenset({"", "?", "NA", "N/A", "n/a", "#N/A", "<NA>", "nan", "NaN", "NAN", "NULL", "null", "None"})
+UNLABELED = MISSING | {"-1"}
 IMPUTE = "Fill missing values in first (scikit-learn's SimpleImputer), or leave such rows out."
 
 

@@ -40,28 +40,24 @@ class Table:
     y: NDArray[Any] | None
     columns: tuple[str, ...] | None
 
-    def select(self, names: Sequence[str]) -> NDArray[np.float32]:
-        """The rows ``(n, columns)`` with these columns in this order; all of them where either side has no names.
+    @property
+    def flat(self) -> NDArray[np.float32]:
+        """The rows ``(n, columns)``.
 
         Examples
         --------
-        >>> table = Table(np.array([[5.1, 3.5]], np.float32), y=None, columns=("length", "width"))
-        >>> table.select(["width", "length"]).tolist() == table.x[:, ::-1].tolist()
-        True
+        >>> Table(np.zeros((5, 8, 8), np.float32), y=None, columns=None).flat.shape
+        (5, 64)
         """
-        rows = self.x.reshape(len(self.x), -1)
-        if not len(names) or self.columns is None:
-            return rows
-        missing = [name for name in names if name not in self.columns]
-        if missing:
-            raise ValueError(
-                f"The file has no column {missing[0]!r}, which the model was trained with; it has "
-                f"{', '.join(self.columns[:8])}{', …' if len(self.columns) > 8 else ''}."
-            )
-        return rows[:, [self.columns.index(name) for name in names]]
+        return self.x.reshape(len(self.x), -1)
 
 
-def read_table(path: str | os.PathLike[str], target: str | None = None, make_targets: Targets = labels_of) -> Table:
+def read_table(
+    path: str | os.PathLike[str],
+    target: str | None = None,
+    make_targets: Targets = labels_of,
+    columns: Sequence[str] = (),
+) -> Table:
     """Read rows, and their labels where a target is named, from a file.
 
     Parameters
@@ -75,6 +71,9 @@ def read_table(path: str | os.PathLike[str], target: str | None = None, make_tar
     make_targets : callable, default=labels_of
         What makes labels of the texts there. For a regression it is `tikas.data.cells.values_of`, to which ``-1`` is
         a value like any other.
+    columns : sequence of str, optional
+        The feature columns that are wanted, by their names; others may hold anything. By default, all but the target.
+        In a file that names no columns they mean nothing.
 
     Returns
     -------
@@ -118,27 +117,27 @@ def read_table(path: str | os.PathLike[str], target: str | None = None, make_tar
         raise ValueError(f"{path} has the suffix {path.suffix!r}; expected one of {', '.join(readers)}.")
     if path.stat().st_size == 0:
         raise ValueError(f"{path} is empty; expected rows of numbers.")
-    return reader(path, target, make_targets)
+    return reader(path, target, make_targets, columns)
 
 
-def _read_text(path: Path, target: str | None, make_targets: Targets) -> Table:
+def _read_text(path: Path, target: str | None, make_targets: Targets, columns: Sequence[str]) -> Table:
     with path.open("rb") as file:
         if b"\0" in file.read(4096):
-            raise ValueError(f"{path} is not a text file. Save the table as UTF-8 text, or mind its suffix.")
+            raise ValueError(f"{path} is not a text file. Save the table as UTF-8 text, or correct its suffix.")
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            return _parse(path, file, target, make_targets)
+            return _parse(path, file, target, make_targets, columns)
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not UTF-8 text ({error}). Save the table as UTF-8.") from error
 
 
-def _parse(path: Path, file: TextIO, target: str | None, make_targets: Targets) -> Table:
+def _parse(path: Path, file: TextIO, target: str | None, make_targets: Targets, columns: Sequence[str]) -> Table:
     records = _records(path, file)
     first = next(records, None)
     if first is None:
         raise ValueError(f"{path} holds blank lines only; expected rows of numbers.")
     names = None
-    if any(field.strip() not in MISSING and math.isnan(number(field)) for field in first[1]):
+    if _is_header(first[1], target, columns):
         names = [field.strip() or f"column {place}" for place, field in enumerate(first[1], start=1)]
     else:
         records = itertools.chain([first], records)
@@ -147,7 +146,8 @@ def _parse(path: Path, file: TextIO, target: str | None, make_targets: Targets) 
             f"{path} has no header line, so the target {target!r} cannot be found in it. Add a line with column names."
         )
     place = None if target is None or names is None else _place_of(target, names, path)
-    columns = None if names is None else [name for i, name in enumerate(names) if i != place]
+    features = None if names is None else _places_of(columns, names, place, path)
+    taken = None if names is None or features is None else [names[i] for i in features]
 
     rows, labels = [], []
     for line, fields in records:
@@ -157,15 +157,38 @@ def _parse(path: Path, file: TextIO, target: str | None, make_targets: Targets) 
                 f"Every line needs as many; quote a field that holds the separator."
             )
         if place is not None:
-            labels.append(fields.pop(place))
-        rows.append(_row(path, line, fields, columns))
+            labels.append(fields[place])
+        rows.append(_row(path, line, fields if features is None else [fields[i] for i in features], taken))
     if not rows:
         raise ValueError(f"{path} has a header line but no rows under it.")
     return Table(
         x=_with_features(np.stack(rows), path),
         y=make_targets(labels) if place is not None else None,
-        columns=None if columns is None else tuple(columns),
+        columns=None if taken is None else tuple(taken),
     )
+
+
+def _is_header(fields: Sequence[str], target: str | None, columns: Sequence[str]) -> bool:
+    """Whether a first line names columns: a text is in it, or all names that are looked for are, be they numbers."""
+    stripped = [field.strip() for field in fields]
+    if any(field not in MISSING and math.isnan(number(field)) for field in stripped):
+        return True
+    wanted = {*columns, *(() if target is None else (target,))}
+    return bool(wanted) and wanted <= set(stripped) and len(set(stripped)) == len(stripped)
+
+
+def _places_of(columns: Sequence[str], names: Sequence[str], target: int | None, path: Path) -> list[int]:
+    """Where the wanted columns are; all but the target where none is wanted in particular."""
+    wanted = columns or [name for i, name in enumerate(names) if i != target]
+    for name in wanted:
+        if names.count(name) > 1:
+            raise ValueError(f"{path} has {names.count(name)} columns {name!r}. Give each a name of its own.")
+        if name not in names:
+            raise ValueError(
+                f"{path} has no column {name!r}, which the model was trained with; it has {', '.join(names[:8])}"
+                f"{', …' if len(names) > 8 else ''}."
+            )
+    return [names.index(name) for name in wanted]
 
 
 def _records(path: Path, file: TextIO) -> Iterator[tuple[int, list[str]]]:
@@ -174,7 +197,7 @@ def _records(path: Path, file: TextIO) -> Iterator[tuple[int, list[str]]]:
     file.seek(0)
     delimiter = "\t" if path.suffix.lower() == ".tsv" or ("\t" in opening and "," not in opening) else ","
     if delimiter not in opening and ";" in opening:
-        raise ValueError(f"{path} separates its fields by semicolons. Save it with commas or tabs.")
+        delimiter = ";"
     reader = csv.reader(file, delimiter=delimiter, strict=True)
     line = 1
     try:
@@ -206,7 +229,7 @@ def _place_of(target: str, names: list[str], path: Path) -> int:
     return names.index(target)
 
 
-def _read_arrays(path: Path, target: str | None, make_targets: Targets) -> Table:
+def _read_arrays(path: Path, target: str | None, make_targets: Targets, _: Sequence[str]) -> Table:
     arrays = _loaded(path)
     y_name = target or "y"
     rest = [name for name in arrays if name != y_name]
@@ -258,7 +281,7 @@ def _with_features(x: NDArray[np.float32], place: Path | str) -> NDArray[np.floa
     return x
 
 
-def _read_parquet(path: Path, target: str | None, make_targets: Targets) -> Table:
+def _read_parquet(path: Path, target: str | None, make_targets: Targets, columns: Sequence[str]) -> Table:
     try:
         import pandas as pd
 
@@ -269,11 +292,9 @@ def _read_parquet(path: Path, target: str | None, make_targets: Targets) -> Tabl
         raise ValueError(f"{path} is not a readable Parquet file ({error}).") from error
     names = [str(name) for name in frame.columns]
     place = None if target is None else _place_of(target, names, path)
-    features, columns = [], []
-    for i, name in enumerate(names):
-        if i == place:
-            continue
-        column = frame.iloc[:, i]
+    features, taken = [], _places_of(columns, names, place, path)
+    for i in taken:
+        name, column = names[i], frame.iloc[:, i]
         if not pd.api.types.is_numeric_dtype(column):
             raise ValueError(
                 f"{path}, column {name!r} is of type {column.dtype}; expected numbers. "
@@ -284,10 +305,9 @@ def _read_parquet(path: Path, target: str | None, make_targets: Targets) -> Tabl
             bad = int(np.argmin(np.isfinite(values)))
             refuse(f"{path}, row {bad} (counted from 0), column {name!r}", str(values[bad]))
         features.append(values)
-        columns.append(name)
     x = np.stack(features, axis=1) if features else np.empty((len(frame), 0))
     labels = None
     if place is not None:
         given = frame.iloc[:, place]
         labels = make_targets("" if gap else str(value) for value, gap in zip(given, given.isna(), strict=True))
-    return Table(_finite(x, str(path)), labels, tuple(columns))
+    return Table(_finite(x, str(path)), labels, tuple(names[i] for i in taken))
