@@ -225,7 +225,7 @@ def test_a_saved_model_takes_the_same_images(network, preprocess, tmp_path):
 def test_whitening_is_fitted_in_fit_and_done_before_every_prediction():
     model = classifier(preprocess="whiten", epochs=4).fit(IMAGES * 200, SEEN)  # contrast has no scale: no warning
     whitening = Whitening.fit(torch.from_numpy(IMAGES * 200))
-    assert_allclose(model.whitening_.matrix, whitening.matrix)
+    assert_allclose(model.preparation_.matrix, whitening.matrix)
     by_hand = classifier(epochs=4).fit(whitening(torch.from_numpy(IMAGES * 200)).numpy(), SEEN)
     assert_allclose(
         model.predict_proba(NEW * 200),
@@ -237,11 +237,11 @@ def test_whitening_is_fitted_in_fit_and_done_before_every_prediction():
 
 def test_a_fit_that_goes_on_keeps_its_whitening():
     model = classifier(preprocess="whiten", warm_start=True, epochs=1).fit(IMAGES, SEEN)
-    before = model.whitening_
-    assert model.fit(NEW, NEW_CLASSES).whitening_ is before
-    assert clone(model).set_params(preprocess="none").fit(IMAGES, SEEN).whitening_ is None
+    before = model.preparation_
+    assert model.fit(NEW, NEW_CLASSES).preparation_ is before
+    assert clone(model).set_params(preprocess="none").fit(IMAGES, SEEN).preparation_ is None
 
 
 def test_a_preprocessing_that_there_is_not_is_refused():
-    with pytest.raises(ValueError, match="preprocess='center': expected one of 'none', 'whiten'"):
+    with pytest.raises(ValueError, match="preprocess='center': expected one of 'none', 'standardize', 'whiten'"):
         classifier(preprocess="center").fit(IMAGES, SEEN)

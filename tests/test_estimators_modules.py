@@ -122,7 +122,7 @@ def test_whitening_class_weights_and_warm_starts_hold_for_modules_too():
     model.set_params(learning_rate=1e-12).fit(IMAGES, SEEN)
     assert model.n_iter_ == 4
     assert torch.allclose(model.ladder_.network[0].weight, weight, atol=1e-6)
-    assert model.whitening_.mean.shape == (1, 8, 8)
+    assert model.preparation_.mean.shape == (1, 8, 8)
 
 
 class Frozen(nn.Module):

@@ -265,7 +265,7 @@ def test_a_shortened_run_does_not_count_as_the_cell() -> None:
 
 
 def test_training_rows_have_no_place_for_test_rows() -> None:
-    assert {field.name for field in fields(TrainingRows)} == {"x", "y", "classes", "whitening"}
+    assert {field.name for field in fields(TrainingRows)} == {"x", "y", "classes", "preparation"}
     rows = training_rows(DIGIT_ROWS)
     assert len(rows.x) == len(DIGIT_ROWS.train_x)
 

@@ -52,9 +52,9 @@ def test_a_model_of_whitened_images_predicts_raw_ones_after_it_was_saved(network
 def test_a_whitening_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     recipe = replace(QUICK, preprocess="whiten", epochs=1)
     fitted = run(recipe, [0], rows_for(recipe)).classifier.as_fitted()
-    with pytest.raises(ValueError, match="whitening is not known"):
-        write_model(tmp_path / "model", replace(fitted, whitening=None))
-    assert fitted.whitening is not None
+    with pytest.raises(ValueError, match="what was fitted for it is not known"):
+        write_model(tmp_path / "model", replace(fitted, preparation=None))
+    assert fitted.preparation is not None
     tensors, header = checkpoint.read(write_model(tmp_path / "model", fitted))
     for lie in ({"whitening.mean": torch.zeros(8)}, {"whitening.matrix": torch.full((64, 64), torch.nan)}):
         checkpoint.write(tmp_path / "model", {**tensors, **lie}, header)
@@ -62,15 +62,15 @@ def test_a_whitening_that_does_not_fit_is_refused(tmp_path: Path) -> None:
             tikas.load(tmp_path / "model")
     plain = {**header, "recipe": {**header["recipe"], "preprocess": "none"}}
     checkpoint.write(tmp_path / "model", tensors, plain)
-    with pytest.raises(NotAModelError, match="a whitening that its recipe has not"):
+    with pytest.raises(NotAModelError, match="it holds a whitening, and its recipe asks for none"):
         tikas.load(tmp_path / "model")
 
 
 def test_whitened_rows_and_recipe_go_together() -> None:
     whiten = replace(QUICK, preprocess="whiten")
-    with pytest.raises(ValueError, match=r"preprocess='whiten', and these rows are not whitened.*rows_for"):
+    with pytest.raises(ValueError, match=r"preprocess='whiten', and these rows went through nothing.*rows_for"):
         run(whiten, [0], load_rows("digits"))
-    with pytest.raises(ValueError, match="preprocess='none', and these rows are whitened"):
+    with pytest.raises(ValueError, match="preprocess='none', and these rows went through whitening"):
         run(QUICK, [0], rows_for(whiten))
     setting = Setting("a/study", replace(whiten, validation=300, epochs=1))
     trial = try_settings([setting], [0], training_rows(rows_for(whiten)))

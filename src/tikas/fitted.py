@@ -12,7 +12,7 @@ from tikas.training.recipe import Recipe
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from tikas.data.whitening import Whitening
+    from tikas.data.preparations import Preparation
     from tikas.model.ladder import Ladder
     from tikas.training.fit import History, Trained
 
@@ -37,8 +37,8 @@ class Fitted:
         Of a classifier: what its outputs stand for.
     target_scale : tuple of float or None
         Of a regressor: the mean and the deviation of its targets.
-    whitening : Whitening or None
-        What rows go through first, where the recipe whitens them.
+    preparation : Preparation or None
+        What rows go through first, where the recipe says so.
     input_shape : tuple of int or None
         The shape of a row as it comes, which dense ladders take flat; None where it is the ladders' own.
     """
@@ -50,7 +50,7 @@ class Fitted:
     columns: tuple[str, ...] = ()
     classes: NDArray[Any] | None = None
     target_scale: tuple[float, float] | None = None
-    whitening: Whitening | None = None
+    preparation: Preparation | None = None
     input_shape: tuple[int, ...] | None = None
 
     @classmethod

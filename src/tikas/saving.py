@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 import tikas
-from tikas.data.whitening import Whitening
+from tikas.data.preparations import PREPARATIONS, Preparation
 from tikas.fitted import Fitted
 from tikas.training.checkpoint import NotAModelError, read, write
 from tikas.training.fleet import build_ladder
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 VERSION = 2
 """Of the header. Version 1 had no seeds."""
-WHITENING = "whitening."
+PREFIXES = {"whiten": "whitening.", "standardize": "standardization."}
+"""Of the tensors of what rows go through first."""
 TASKS = {"LadderClassifier": "classification", "LadderRegressor": "regression"}
 CLASS_DTYPES = {"b": bool, "i": np.int64, "u": np.uint64, "f": np.float64, "U": np.str_, "O": object}
 MOST_CHARACTERS = 25_000_000
@@ -54,10 +55,14 @@ def write_model(path: str | Path, fitted: Fitted) -> Path:
         for member, ladder in enumerate(fitted.ladders)
         for name, tensor in ladder.state_dict().items()
     }
-    if fitted.whitening is not None:
-        tensors |= {f"{WHITENING}{name}": tensor for name, tensor in fitted.whitening.tensors().items()}
-    elif fitted.recipe.preprocess == "whiten":
-        raise ValueError("The recipe whitens its rows, and the whitening is not known: such a model predicts nothing.")
+    prefix = PREFIXES.get(fitted.recipe.preprocess)
+    if prefix is not None:
+        if fitted.preparation is None:
+            raise ValueError(
+                f"The recipe says preprocess={fitted.recipe.preprocess!r}, and what was fitted for it is not known: "
+                "such a model predicts nothing."
+            )
+        tensors |= {f"{prefix}{name}": tensor for name, tensor in fitted.preparation.tensors().items()}
     return write(path, tensors, _header(fitted))
 
 
@@ -117,8 +122,12 @@ def _checked(tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> Fitted
         raise ValueError(f"it is of version {version!r}; this tikas reads versions 1 to {VERSION}")
     recipe = Recipe.from_json(json.dumps(header["recipe"]))
     _require(header["estimator"] in TASKS, f"there is no estimator {header['estimator']!r}")
-    of_members = {name: tensor for name, tensor in tensors.items() if not name.startswith(WHITENING)}
-    _require(len(of_members) == len(tensors) or recipe.preprocess == "whiten", "a whitening that its recipe has not")
+    prefix = PREFIXES.get(recipe.preprocess)
+    of_preparation = {name: each for name, each in tensors.items() if prefix is not None and name.startswith(prefix)}
+    of_members = {name: tensor for name, tensor in tensors.items() if name not in of_preparation}
+    for other in PREFIXES.values():
+        held = any(name.startswith(other) for name in of_members)
+        _require(not held, f"it holds a {other[:-1]}, and its recipe asks for none")
     ladders = _ladders(of_members, header, recipe)
     _require(TASKS[header["estimator"]] == recipe.task, f"a {header['estimator']} with a recipe for {recipe.task}")
     outputs = math.prod(ladders[0].shapes[-1])
@@ -130,7 +139,7 @@ def _checked(tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> Fitted
         _columns(header, math.prod(ladders[0].shapes[0])),
         _classes(header, outputs) if recipe.task == "classification" else None,
         _target_scale(header, outputs) if recipe.task == "regression" else None,
-        _whitening(tensors, math.prod(ladders[0].shapes[0])) if recipe.preprocess == "whiten" else None,
+        None if prefix is None else _preparation(of_preparation, recipe.preprocess, math.prod(ladders[0].shapes[0])),
         _input_shape(header, ladders[0].shapes[0]),
     )
 
@@ -151,7 +160,10 @@ def _seeds(header: Mapping[str, Any], members: int) -> list[int] | None:
 
 def _history(header: Mapping[str, Any]) -> History:
     history = header["history"]
-    _require(isinstance(history, list) and all(isinstance(line, dict) for line in history), "its history is none")
+    _require(
+        isinstance(history, list) and all(isinstance(line, dict) for line in history),
+        "its history is not a list of lines",
+    )
     return list(history)
 
 
@@ -166,15 +178,15 @@ def _target_scale(header: Mapping[str, Any], outputs: int) -> tuple[float, float
     _require(outputs == 1, "a regressor has one output")
     mean, deviation = float(header["target_mean"]), float(header["target_deviation"])
     good = math.isfinite(mean) and 0 < deviation < math.inf
-    _require(good, "the mean and deviation of its targets are no such thing")
+    _require(good, "the mean and deviation of its targets are not a finite mean and a positive deviation")
     return mean, deviation
 
 
-def _whitening(tensors: Mapping[str, Tensor], inputs: int) -> Whitening:
-    its_own = {name.removeprefix(WHITENING): each for name, each in tensors.items() if name.startswith(WHITENING)}
-    whitening = Whitening.from_tensors(its_own)
-    _require(whitening.mean.numel() == inputs, "its whitening does not fit its inputs")
-    return whitening
+def _preparation(tensors: Mapping[str, Tensor], preprocess: str, inputs: int) -> Preparation:
+    prefix = PREFIXES[preprocess]
+    preparation = PREPARATIONS[preprocess].from_tensors({name.removeprefix(prefix): tensors[name] for name in tensors})
+    _require(preparation.mean.numel() == inputs, f"its {prefix[:-1]} does not fit its inputs")
+    return preparation
 
 
 def _input_shape(header: Mapping[str, Any], taken: tuple[int, ...]) -> tuple[int, ...]:

@@ -184,7 +184,7 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TakesRo
         estimator._take_shape(fitted.input_shape or estimator.ladder_.shapes[0])
         if fitted.columns:
             estimator.feature_names_in_ = np.array(fitted.columns, dtype=object)
-        estimator.whitening_ = fitted.whitening
+        estimator.preparation_ = fitted.preparation
         estimator._take_meaning(fitted)
         return estimator
 
@@ -208,7 +208,12 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TakesRo
                 "joblib.dump(estimator, path), to be loaded only where its origin is trusted."
             )
         columns = tuple(getattr(self, "feature_names_in_", ()))
-        known = {"columns": columns, "whitening": self.whitening_, "input_shape": self.input_shape_, **self._meaning()}
+        known = {
+            "columns": columns,
+            "preparation": self.preparation_,
+            "input_shape": self.input_shape_,
+            **self._meaning(),
+        }
         return Fitted(self.recipe_, self.ladders_, self.seeds_, self.history_, **known)
 
     def _meaning(self) -> dict[str, Any]:

@@ -31,9 +31,10 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
         ``MaxPool(2)``, or texts of them, ``"conv 32 5 full"`` and ``"max 2"``. The top follows by itself. Or a network
         of the paper by its name: ``"mlp"``, ``"conv_fc"``, ``"conv_small"``, ``"conv_large"``. Or a module of your own
         that ends in class scores, which gets the Γ-model, as ``"conv_pool_cnn_c"`` does: see the notes.
-    preprocess : {"none", "whiten"}, default="none"
-        What is done to the rows first: nothing, or contrast normalisation and ZCA whitening of images, fitted on those
-        of `fit` and applied in every prediction.
+    preprocess : {"none", "standardize", "whiten"}, default="none"
+        What is done to the rows first, fitted on those of `fit` and applied in every prediction: nothing; every column
+        (of images every channel) brought to mean zero and deviation one; or contrast normalisation and ZCA whitening
+        of images.
     activation : {"relu", "leaky_relu", "tanh", "gelu", "linear"}, default="relu"
         Of the hidden rungs that do not say their own.
     noise : float or tuple of float, default=0.2
@@ -89,7 +90,7 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
         The first member, and all of them; where the network is a module, what `tikas.gamma` makes of copies of it.
     input_shape_ : tuple of int
         The shape of a row, or of an image with its channels first.
-    whitening_ : Whitening or None
+    preparation_ : Whitening or Standardization or None
         What rows go through first.
     recipe_ : Recipe
         What they were trained by.

@@ -1,4 +1,4 @@
-"""The part of an estimator that X comes in through: checked, in the shape that was fitted on, whitened if asked for."""
+"""The part of an estimator that X comes in through: checked, in the shape that was fitted on, prepared if asked for."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
 from tikas.data.images import as_columns, as_images, as_shaped
-from tikas.data.whitening import Whitening
+from tikas.data.preparations import PREPARATIONS, Preparation
 from tikas.model.ladder import Ladder
 from tikas.model.zoo import MODULES
 from tikas.training.devices import suitable_device
@@ -45,7 +45,7 @@ class TakesRows(BaseEstimator):  # type: ignore[misc]
     device: str | None
     ladder_: Ladder
     input_shape_: tuple[int, ...]
-    whitening_: Whitening | None
+    preparation_: Preparation | None
 
     @property
     def _module_by_name(self) -> Callable[[int, int], nn.Module] | None:
@@ -78,19 +78,20 @@ class TakesRows(BaseEstimator):  # type: ignore[misc]
         return rows
 
     def _prepare(self, rows: Array) -> Array:
-        """Training rows as the members take them; whitening is fitted to them."""
-        self.whitening_ = self._fit_whitening(rows)
-        if self.whitening_ is not None:
-            rows = self.whitening_(torch.from_numpy(rows)).numpy()
+        """Training rows as the members take them; whitening or standardisation is fitted to them."""
+        self.preparation_ = self._fit_preparation(rows)
+        if self.preparation_ is not None:
+            rows = self.preparation_(torch.from_numpy(rows)).numpy()
         shaped = isinstance(self.network, nn.Module) or self._takes_maps
         return rows if shaped else rows.reshape(len(rows), -1)
 
-    def _fit_whitening(self, rows: Array) -> Whitening | None:
-        """Ladders that go on keep the whitening that they began with."""
-        if Recipe(preprocess=self.preprocess).preprocess == "none":  # type: ignore[arg-type]
+    def _fit_preparation(self, rows: Array) -> Preparation | None:
+        """Ladders that go on keep what they began with."""
+        kind = PREPARATIONS.get(Recipe(preprocess=self.preprocess).preprocess)  # type: ignore[arg-type]
+        if kind is None:
             return None
-        earlier = getattr(self, "whitening_", None) if self.warm_start else None
-        return earlier or Whitening.fit(torch.from_numpy(rows), suitable_device(self.device)).to("cpu")
+        earlier = getattr(self, "preparation_", None) if self.warm_start else None
+        return earlier or kind.fit(torch.from_numpy(rows), suitable_device(self.device)).to("cpu")
 
     def _columns(self, rows: Array) -> Array:
         """What has a scale of its own in prepared rows: columns, or the channels of images."""
@@ -116,9 +117,9 @@ class TakesRows(BaseEstimator):  # type: ignore[misc]
     def _as_taken(self, rows: Tensor) -> Tensor:
         """Some of those rows as the fitted members take them."""
         shape = self.ladder_.shapes[0]
-        if self.whitening_ is not None:
-            images = rows.reshape(len(rows), *self.whitening_.mean.shape)
-            rows = self.whitening_(images.double() if len(shape) == 1 else images)
+        if self.preparation_ is not None:
+            images = rows.reshape(len(rows), *self.preparation_.mean.shape)
+            rows = self.preparation_(images.double() if len(shape) == 1 else images)
         return rows.reshape(len(rows), *shape)
 
     def _as_array(self, X: ArrayLike, *, reset: bool) -> Array:

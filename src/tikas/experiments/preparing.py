@@ -1,4 +1,4 @@
-"""The rows of a recipe as its network takes them: images or flat rows, whitened where the recipe says so."""
+"""The rows of a recipe as its network takes them: images or flat rows, prepared as the recipe says."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tikas.data.images import as_columns
 from tikas.data.kinds import kind_of
 from tikas.data.preprocess import check_scale
 from tikas.experiments.run import Rows, load_images
-from tikas.training.recipe import Recipe
+from tikas.training.recipe import Preprocess, Recipe
 
 
 def rows_for(
@@ -17,8 +17,8 @@ def rows_for(
 ) -> Rows:
     """Load what a recipe names: a data set, or one's own folder of images or table.
 
-    Whitening is fitted on the training images alone, on a GPU if there is one, and applied to both sets. The rows of
-    the data set asked for last are kept, for recipes that follow each other.
+    Whitening or standardisation is fitted on the training rows alone, on a GPU if there is one, and applied to both
+    sets. The rows of the data set asked for last are kept, for recipes that follow each other.
 
     Parameters
     ----------
@@ -27,7 +27,7 @@ def rows_for(
     data_dir
         Where the files of a data set are.
     device
-        Where whitening is fitted.
+        Where that is fitted.
     target
         The column of a table that holds the labels.
 
@@ -43,24 +43,25 @@ def rows_for(
     >>> rows_for(Recipe(data="digits", network=("conv 8 3",))).train_x.shape
     (1297, 1, 8, 8)
     """
-    whiten = recipe.preprocess == "whiten"
     if kind_of(recipe.data) == "data set":
-        return _of_data_set(recipe.data, whiten, recipe.takes_maps, data_dir, device)
+        return _of_data_set(recipe.data, recipe.preprocess, recipe.takes_maps, data_dir, device)
     rows = load_images(recipe.data, data_dir, target)
     if recipe.takes_maps and rows.train_x.ndim == 2:
         raise ValueError(
             f"network={recipe.network!r} takes images, and {recipe.data} has rows of {rows.train_x.shape[1]} columns. "
             "Give a folder of images, or an array file (n, channels, height, width), or a network of dense rungs."
         )
-    if whiten:
-        rows = rows.whitened(device)
+    if recipe.preprocess == "whiten" and rows.train_x.ndim == 2:
+        raise ValueError(
+            f"preprocess='whiten' is for images, and {recipe.data} has rows of {rows.train_x.shape[1]} columns. Bring "
+            "columns to one scale with 'standardize'."
+        )
+    rows = rows.prepared(recipe.preprocess, device)
     check_scale(as_columns(rows.train_x), rows.columns or None)
     return rows if recipe.takes_maps else rows.flat()
 
 
 @lru_cache(maxsize=1)
-def _of_data_set(data: str, whiten: bool, images: bool, data_dir: Path | None, device: str | None) -> Rows:
-    rows = load_images(data, data_dir)
-    if whiten:
-        rows = rows.whitened(device)
+def _of_data_set(data: str, preprocess: Preprocess, images: bool, data_dir: Path | None, device: str | None) -> Rows:
+    rows = load_images(data, data_dir).prepared(preprocess, device)
     return rows if images else rows.flat()

@@ -11,13 +11,14 @@ import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean
+from types import NoneType
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from tikas.data.preparations import PREPARATIONS, Preparation
 from tikas.data.streams import Examples
-from tikas.data.whitening import Whitening
 from tikas.experiments.appendix import build_for
 from tikas.experiments.cells import program_of
 from tikas.experiments.run import Rows, errors_on, splits_of
@@ -88,7 +89,7 @@ class TrainingRows:
     x: NDArray[np.float32]
     y: NDArray[np.int64]
     classes: NDArray[np.generic]
-    whitening: Whitening | None = None
+    preparation: Preparation | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,7 +114,7 @@ def training_rows(rows: Rows) -> TrainingRows:
     >>> rows.x.shape, hasattr(rows, "test_x")
     ((1297, 64), False)
     """
-    return TrainingRows(rows.train_x, rows.train_y, rows.classes, rows.whitening)
+    return TrainingRows(rows.train_x, rows.train_y, rows.classes, rows.preparation)
 
 
 def try_settings(
@@ -158,7 +159,7 @@ def try_settings(
     recipe = settings[0].recipe
     if len({setting.program for setting in settings}) > 1:
         raise ValueError(f"{settings[0].name} and others cannot train as one program. Try them one after another.")
-    if (recipe.preprocess == "whiten") != (rows.whitening is not None):
+    if not isinstance(rows.preparation, PREPARATIONS.get(recipe.preprocess, NoneType)):
         raise ValueError(f"{settings[0].name}: preprocess={recipe.preprocess!r}. Load the rows with rows_for(recipe).")
     started = time.perf_counter()
     recipes = [setting.recipe for setting in settings]

@@ -8,6 +8,7 @@ from copy import deepcopy
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
+from types import NoneType
 
 import numpy as np
 import torch
@@ -18,10 +19,10 @@ from tikas.data.folders import read_folder
 from tikas.data.images import as_images
 from tikas.data.kinds import kind_of
 from tikas.data.labels import encode_labels
+from tikas.data.preparations import PREPARATIONS, Preparation
 from tikas.data.preprocess import check_scale, warn_of_few_rows
 from tikas.data.splits import Split, split
 from tikas.data.streams import Examples
-from tikas.data.whitening import Whitening
 from tikas.estimators import LadderClassifier
 from tikas.fitted import Fitted
 from tikas.model.ladder import Ladder
@@ -29,7 +30,7 @@ from tikas.training.devices import full_precision
 from tikas.training.fit import Build, Progress, Trained, error_of, fit
 from tikas.training.fleet import build_ladder
 from tikas.training.keeping import Keeping
-from tikas.training.recipe import Recipe
+from tikas.training.recipe import Preprocess, Recipe
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +52,7 @@ class Rows:
     test_x: NDArray[np.float32]
     test_y: NDArray[np.int64]
     columns: tuple[str, ...] = ()
-    whitening: Whitening | None = None
+    preparation: Preparation | None = None
     """What these rows went through, if they did; a saved model needs it for rows to come."""
     input_shape: tuple[int, ...] = ()
     """The shape of a row as it comes; by default the one that it has here, which may be flat."""
@@ -59,12 +60,18 @@ class Rows:
     def __post_init__(self) -> None:
         object.__setattr__(self, "input_shape", self.input_shape or self.train_x.shape[1:])
 
-    def whitened(self, device: str | None = None) -> Rows:
-        """The same images whitened, as fitted on the training images alone, on a GPU if there is one."""
+    def prepared(self, preprocess: Preprocess, device: str | None = None) -> Rows:
+        """The same rows whitened or standardised, as fitted on the training rows alone, on a GPU if there is one."""
+        if preprocess == "none":
+            return self
         train_x, test_x = torch.from_numpy(self.train_x), torch.from_numpy(self.test_x)
-        whitening = Whitening.fit(train_x, _place(device))
-        train, test = whitening(train_x).numpy(), whitening(test_x).numpy()
-        return replace(self, train_x=train, test_x=test, whitening=whitening.to("cpu"))
+        preparation = PREPARATIONS[preprocess].fit(train_x, _place(device)).to("cpu")
+        return replace(
+            self,
+            train_x=preparation(train_x).numpy(),
+            test_x=preparation(test_x).numpy(),
+            preparation=preparation,
+        )
 
     def flat(self) -> Rows:
         """The same with each image as a row of its pixels."""
@@ -167,7 +174,7 @@ def run(
     1
     """
     measured = measure([recipe] * len(seeds), seeds, rows, device=device, on_epoch=on_epoch, build=build)
-    known = {name: getattr(rows, name) for name in ("columns", "classes", "whitening", "input_shape")}
+    known = {name: getattr(rows, name) for name in ("columns", "classes", "preparation", "input_shape")}
     fitted = Fitted.from_trained(measured.trained, recipe, seeds, **known)
     return Run(**vars(measured), classifier=LadderClassifier.from_fitted(fitted))
 
@@ -227,10 +234,10 @@ def splits_of(recipes: Sequence[Recipe], seeds: Sequence[int], y: NDArray[np.int
 def _check_recipe(recipe: Recipe, rows: Rows) -> None:
     if recipe.task != "classification":
         raise ValueError("Runs by recipe learn classes; for values use LadderRegressor.")
-    if (recipe.preprocess == "whiten") != (rows.whitening is not None):
+    if not isinstance(rows.preparation, PREPARATIONS.get(recipe.preprocess, NoneType)):
+        went = "nothing" if rows.preparation is None else type(rows.preparation).__name__.lower()
         raise ValueError(
-            f"preprocess={recipe.preprocess!r}, and these rows are {'' if rows.whitening else 'not '}whitened. Load "
-            "them with rows_for(recipe)."
+            f"preprocess={recipe.preprocess!r}, and these rows went through {went}. Load them with rows_for(recipe)."
         )
 
 

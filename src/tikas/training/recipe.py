@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Calibration = Literal["all", "labeled"]
-Preprocess = Literal["none", "whiten"]
+Preprocess = Literal["none", "standardize", "whiten"]
 Precision = Literal["fast", "exact"]
 
 NEW_FIELDS = ("preprocess", "precision")
