@@ -14,7 +14,7 @@ MOST_NAMED = 5
 
 
 class ScaleWarning(UserWarning):
-    """The columns are not of about unit size, or some carry nothing."""
+    """The columns are not of about unit size, or some carry no information."""
 
 
 class _Columns(NamedTuple):
@@ -133,7 +133,7 @@ def _far_from_unit_size(
     ]
     return (
         f"{finding}: {_listed(named, offenders.sum())}. A ladder's usual noise of 0.3 assumes a deviation of about 1. "
-        f"Put scikit-learn's StandardScaler before the ladder in a Pipeline."
+        "Bring them to one scale with preprocess='standardize', or with scikit-learn's StandardScaler in a Pipeline."
     )
 
 
@@ -148,7 +148,7 @@ def _constant_columns(found: _Columns, varying: NDArray[np.bool_], columns: Sequ
         return None
     named = [f"{_name(column, columns)} (always {found.lowest[column]:g})" for column in constant[:MOST_NAMED]]
     return (
-        f"Columns of X are constant and carry nothing: {_listed(named, constant.size)}. "
+        f"Columns of X are constant and carry no information: {_listed(named, constant.size)}. "
         f"Drop them, for instance with scikit-learn's VarianceThreshold."
     )
 
@@ -176,7 +176,7 @@ def warn_of_few_rows(rows: int, batch_size: int, stacklevel: int = 2) -> None:
     if rows < batch_size:
         warnings.warn(
             f"{rows} rows are fewer than a batch of {batch_size}: every update sees all of them. "
-            f"Set batch_size to {rows} or less to have it so without this warning, or add unlabelled rows.",
+            f"Set batch_size to {rows} or less to silence this warning, or add unlabelled rows.",
             UserWarning,
             stacklevel=stacklevel + 1,
         )
