@@ -570,7 +570,10 @@ class TestBadInput:
             (np.rint(255 * PIXELS[:150] / 16), r"run from 0 to 255.*X / 255.*MinMaxScaler"),
             (IRIS * [1, 1, 1, 1e6], r"far from unit size: X\[:, 3\].*StandardScaler"),
             (IRIS * 1e-5, r"hardly vary.*StandardScaler"),
-            (np.hstack([IRIS, np.full((150, 1), 7)]), r"constant and carry no information: X\[:, 4\] .*VarianceThreshold"),
+            (
+                np.hstack([IRIS, np.full((150, 1), 7)]),
+                r"constant and carry no information: X\[:, 4\] .*VarianceThreshold",
+            ),
         ],
     )
     def test_rows_of_another_scale_are_warned_of_at_the_line_that_called_fit(self, X, message):
