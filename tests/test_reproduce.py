@@ -436,11 +436,31 @@ def test_seconds_of_a_fleet_that_was_parted_and_interrupted_are_told_apart(
     assert "seconds_per_epoch" not in first
 
 
-def test_autoencoders_of_several_weights_train_apart() -> None:
-    one, other = (replace(SETTING, attached=1, recipe=replace(SETTING.recipe, costs=(cost, 0))) for cost in (1, 10))
-    assert [len(family) for family in families([one, other])] == [1, 1]
+def test_autoencoders_of_several_weights_train_as_one_fleet_and_each_learns_what_it_would_alone(tmp_path: Path) -> None:
+    together, alone = tmp_path / "together.jsonl", tmp_path / "alone.jsonl"
+    recipe = replace(QUICK, network=(16, 8), validation=300)
+    tasks = [
+        Setting(f"study/weight/50/{cost}", replace(recipe, costs=(cost, 0)), seeds=2, attached=2) for cost in (1, 1000)
+    ]
+    assert reproduce(tasks, Ledger(), together, digits).measured == 4
+    assert [record["members"] for record in read(together)] == [4, 4, 4, 4]
+    for task in tasks:
+        reproduce([task], Ledger(), alone, digits, most=1)
+    for one, other in zip(read(together), read(alone), strict=True):
+        assert (one["cell"], one["recipe"], one["seed"]) == (other["cell"], other["recipe"], other["seed"])
+        assert one["costs"]["total"] == pytest.approx(other["costs"]["total"], rel=1e-4)
+        assert one["costs"]["denoising"] == pytest.approx(other["costs"]["denoising"], rel=1e-4)
+        assert one["validation_error"] == pytest.approx(other["validation_error"], abs=0.67)  # two rows of 300
+    light, _, heavy, _ = read(together)
+    assert light["costs"]["denoising"][0] > 1.02 * heavy["costs"]["denoising"][0], "the weights were told to members"
+
+
+def test_an_autoencoder_without_a_weight_or_on_another_rung_is_another_program() -> None:
+    recipes = [replace(SETTING.recipe, network=(16, 8), costs=(cost, 0)) for cost in (0, 1, 1)]
+    tasks = [replace(SETTING, attached=rung, recipe=recipe) for rung, recipe in zip((1, 1, 2), recipes, strict=True)]
+    assert [len(family) for family in families(tasks)] == [1, 1, 1]
     with pytest.raises(ValueError, match="cannot train as one program"):
-        try_settings([one, other], [0, 0], training_rows(DIGIT_ROWS))
+        try_settings(tasks[:2], [0, 0], training_rows(DIGIT_ROWS))
 
 
 def test_members_that_were_finished_before_an_interruption_are_kept(

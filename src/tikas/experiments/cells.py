@@ -96,8 +96,6 @@ class Cell:
 def program_of(recipe: Recipe, attached: int | None = None) -> Hashable:
     """What one program has to be made for: the same for recipes that differ in numbers which each member is told.
 
-    An autoencoder's weight is not one of those numbers.
-
     Examples
     --------
     >>> low, high, none = (program_of(Recipe(costs=cost)) for cost in (0.5, 2, 0))
@@ -105,8 +103,7 @@ def program_of(recipe: Recipe, attached: int | None = None) -> Hashable:
     (True, False)
     """
     alike = (getattr(recipe, field.name) for field in fields(Recipe) if field.name not in OF_A_MEMBER)
-    weights = recipe.levels_of_costs()
-    costs = [weight > 0 for weight in weights] if attached is None else weights
+    costs = [weight > 0 for weight in recipe.levels_of_costs()]
     labels = recipe.labels if recipe.calibration == "labeled" else recipe.labels == "all"
     return attached, labels, *alike, *costs
 
