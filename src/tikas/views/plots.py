@@ -51,7 +51,7 @@ def draw(pictures: Mapping[str, Table | tuple[Cell, ...]], ledger: Ledger, folde
     paths = []
     for name, subject in pictures.items():
         path = folder / name
-        with _figure(path) as figure:
+        with figure_in(path) as figure:
             if isinstance(subject, Table):
                 _boxes(figure, subject, ledger)
             else:
@@ -61,14 +61,29 @@ def draw(pictures: Mapping[str, Table | tuple[Cell, ...]], ledger: Ledger, folde
 
 
 @contextmanager
-def _figure(path: Path) -> Iterator[Any]:
-    """A figure that is saved at the end, without date and with the same names in it every time."""
+def figure_in(path: str | Path) -> Iterator[Any]:
+    """A figure that is saved at the end, without date and with the same names in it every time.
+
+    Raises
+    ------
+    PlotsMissingError
+        Where matplotlib is not installed.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with figure_in(Path(folder, "empty.svg")) as figure:
+    ...         figure.set_size_inches(2, 1)
+    ...     "<svg" in Path(folder, "empty.svg").read_text()
+    True
+    """
     try:
         import matplotlib as mpl
         from matplotlib.figure import Figure
     except ModuleNotFoundError as error:
         raise PlotsMissingError(
-            "matplotlib is not installed, so no pictures were drawn; pip install 'tikas[plots]' brings it."
+            "matplotlib is not installed, so nothing was drawn; pip install 'tikas[plots]' brings it."
         ) from error
     with mpl.rc_context(STABLE):
         figure = Figure(layout="constrained")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tikas.experiments.profiles import KINDS, REST, UNLISTED, Profile
-from tikas.views.plots import STABLE, PlotsMissingError
+from tikas.views.plots import figure_in
 
 COLORS = {
     "optimiser": "#1f5fa8",
@@ -46,16 +46,9 @@ def draw_profiles(profiles: Mapping[str, Profile], path: str | Path) -> None:
     ...     "434 µs" in Path(folder, "profiles.svg").read_text()
     True
     """
-    try:
-        import matplotlib as mpl
-        from matplotlib.figure import Figure
-    except ModuleNotFoundError as error:
-        raise PlotsMissingError(
-            "matplotlib is not installed, so no picture was drawn; pip install 'tikas[plots]' brings it."
-        ) from error
     longest = max(profile.total for profile in profiles.values())
-    with mpl.rc_context(STABLE):
-        figure: Any = Figure(figsize=(8.4, 1.3 + 0.62 * len(profiles)), layout="constrained")
+    with figure_in(path) as figure:
+        figure.set_size_inches(8.4, 1.3 + 0.62 * len(profiles))
         axes = figure.subplots()
         segments: dict[str, Any] = {}
         for place, profile in enumerate(profiles.values()):
@@ -77,4 +70,3 @@ def draw_profiles(profiles: Mapping[str, Profile], path: str | Path) -> None:
         figure.legend(
             [segments[kind] for kind in shown], shown, loc="outside lower center", ncols=5, frameon=False, fontsize=8
         )
-        figure.savefig(path, metadata={"Date": None, "Creator": None})
