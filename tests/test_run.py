@@ -137,7 +137,7 @@ def test_a_record_holds_recipe_seed_errors_costs_and_provenance(tmp_path: Path) 
 def test_a_table_brings_its_classes_columns_and_unlabelled_rows(tmp_path: Path) -> None:
     path = tmp_path / "mine.csv"
     path.write_text("a,b,kind\n0.5,1,x\n0.25,0,y\n1,2,\n")
-    rows = load_rows(str(path), target="kind")
+    rows = rows_for(replace(QUICK, data=str(path)), target="kind")
     assert rows.train_y.tolist() == [0, 1, -1]
     assert rows.classes.tolist() == ["x", "y"]
     assert rows.columns == ("a", "b")

@@ -58,8 +58,8 @@ class Ledger:
     """Records by what was measured, then by seed.
 
     Of two records of one member the first counts: in the order of the places that are read, in a folder by the names
-    of its files, in a file by line. A member's record that lacks what is told of a member, or holds what cannot be, is
-    passed over with a `DamagedRecordWarning`: that member has yet to be measured.
+    of its files, in a file by line. A member's record that lacks a required field, or holds an impossible value,
+    is passed over with a `DamagedRecordWarning`: that member has yet to be measured.
 
     Examples
     --------

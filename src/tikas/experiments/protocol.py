@@ -11,17 +11,16 @@ import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean
-from types import NoneType
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tikas.data.preparations import PREPARATIONS, Preparation
+from tikas.data.preparations import Preparation
 from tikas.data.streams import Examples
 from tikas.experiments.appendix import build_for
 from tikas.experiments.cells import program_of
-from tikas.experiments.run import Rows, errors_on, splits_of
+from tikas.experiments.run import Rows, check_preparation, errors_of_members, splits_of
 from tikas.training.fit import Progress, Trained, fit
 from tikas.training.keeping import Keeping
 from tikas.training.recipe import Recipe
@@ -156,11 +155,9 @@ def try_settings(
     >>> len(try_settings(grid, [0, 0], training_rows(load_rows("digits"))).validation_errors)
     2
     """
-    recipe = settings[0].recipe
     if len({setting.program for setting in settings}) > 1:
         raise ValueError(f"{settings[0].name} and others cannot train as one program. Try them one after another.")
-    if not isinstance(rows.preparation, PREPARATIONS.get(recipe.preprocess, NoneType)):
-        raise ValueError(f"{settings[0].name}: preprocess={recipe.preprocess!r}. Load the rows with rows_for(recipe).")
+    check_preparation(settings[0].recipe, rows.preparation)
     started = time.perf_counter()
     recipes = [setting.recipe for setting in settings]
     splits = splits_of(recipes, seeds, rows.y)
@@ -174,14 +171,9 @@ def try_settings(
         build=build_for(settings[0].attached),
         keep=keep,
     )
-    errors, labeled_errors = [], []
-    for ladder, chosen in zip(trained.ladders, splits, strict=True):
-        labeled = None if recipe.labels == "all" else torch.from_numpy(rows.x[chosen.labeled])
-        held_out = rows.x[chosen.validation], rows.y[chosen.validation]
-        error, labeled_error = errors_on(ladder, *held_out, labeled, device)
-        errors.append(error)
-        labeled_errors.append(labeled_error)
-    return Trial(trained, errors, labeled_errors, time.perf_counter() - started)
+    held_out = ((rows.x[chosen.validation], rows.y[chosen.validation]) for chosen in splits)
+    errors = errors_of_members(trained, recipes, splits, rows.x, held_out, device)
+    return Trial(trained, *errors, time.perf_counter() - started)
 
 
 def choose(validation_errors: Mapping[Setting, Sequence[float]]) -> Setting:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from math import prod
@@ -20,7 +20,7 @@ from tikas.data.images import as_images
 from tikas.data.kinds import kind_of
 from tikas.data.labels import encode_labels
 from tikas.data.preparations import PREPARATIONS, Preparation
-from tikas.data.preprocess import check_scale, warn_of_few_rows
+from tikas.data.preprocess import warn_of_few_rows
 from tikas.data.splits import Split, split
 from tikas.data.streams import Examples
 from tikas.estimators import LadderClassifier
@@ -108,8 +108,20 @@ class Run(Measured):
     classifier: LadderClassifier
 
 
-def load_rows(data: str, data_dir: str | Path | None = None, target: str | None = None) -> Rows:
-    """The rows that a recipe names, flat: a data set by its name, or a folder of images or a table by its path.
+def load_rows(data: str) -> Rows:
+    """A data set by its name, each image as a row of its pixels; for a recipe's own rows there is `rows_for`.
+
+    Examples
+    --------
+    >>> rows = load_rows("digits")
+    >>> rows.train_x.shape[1], rows.classes.tolist()[:3]
+    (64, ['0', '1', '2'])
+    """
+    return load_images(data).flat()
+
+
+def load_images(data: str, data_dir: str | Path | None = None, target: str | None = None) -> Rows:
+    """A data set by its name, or a folder of images or a table by its path; nothing is said about their scale.
 
     Parameters
     ----------
@@ -119,21 +131,6 @@ def load_rows(data: str, data_dir: str | Path | None = None, target: str | None 
         Where the files of a data set are.
     target
         The column of a table that holds the labels.
-
-    Examples
-    --------
-    >>> rows = load_rows("digits")
-    >>> rows.train_x.shape[1], rows.classes.tolist()[:3]
-    (64, ['0', '1', '2'])
-    """
-    rows = load_images(data, data_dir, target).flat()
-    if kind_of(data) == "table":
-        check_scale(rows.train_x, rows.columns or None)
-    return rows
-
-
-def load_images(data: str, data_dir: str | Path | None = None, target: str | None = None) -> Rows:
-    """As `load_rows`, but images stay images, and nothing is said about their scale.
 
     Examples
     --------
@@ -206,14 +203,9 @@ def measure(
     warn_of_few_rows(len(splits[0].unlabeled), recipes[0].batch_size)
     examples = Examples(torch.from_numpy(rows.train_x), torch.from_numpy(rows.train_y), len(rows.classes))
     trained = fit(examples, splits, recipes, seeds, device=device, on_epoch=on_epoch, build=build, keep=keep)
-    errors, labeled_errors = [], []
-    if len(rows.test_y):
-        for ladder, chosen, recipe in zip(trained.ladders, splits, recipes, strict=True):
-            labeled = examples.rows[torch.from_numpy(chosen.labeled)] if recipe.labels != "all" else None
-            error, labeled_error = errors_on(ladder, rows.test_x, rows.test_y, labeled, device)
-            errors.append(error)
-            labeled_errors.append(labeled_error)
-    return Measured(trained, errors, labeled_errors, time.perf_counter() - started)
+    tests = [(rows.test_x, rows.test_y)] * len(recipes)
+    errors = errors_of_members(trained, recipes, splits, rows.train_x, tests, device) if len(rows.test_y) else ([], [])
+    return Measured(trained, *errors, time.perf_counter() - started)
 
 
 def splits_of(recipes: Sequence[Recipe], seeds: Sequence[int], y: NDArray[np.int64]) -> list[Split]:
@@ -234,11 +226,52 @@ def splits_of(recipes: Sequence[Recipe], seeds: Sequence[int], y: NDArray[np.int
 def _check_recipe(recipe: Recipe, rows: Rows) -> None:
     if recipe.task != "classification":
         raise ValueError("Runs by recipe learn classes; for values use LadderRegressor.")
-    if not isinstance(rows.preparation, PREPARATIONS.get(recipe.preprocess, NoneType)):
-        went = "nothing" if rows.preparation is None else type(rows.preparation).__name__.lower()
+    check_preparation(recipe, rows.preparation)
+
+
+def check_preparation(recipe: Recipe, preparation: Preparation | None) -> None:
+    """Refuse rows that did not go through what a recipe says.
+
+    Examples
+    --------
+    >>> check_preparation(Recipe(preprocess="whiten"), None)
+    Traceback (most recent call last):
+    ValueError: preprocess='whiten', and these rows went through nothing. Load them with rows_for(recipe).
+    """
+    if not isinstance(preparation, PREPARATIONS.get(recipe.preprocess, NoneType)):
+        went = "nothing" if preparation is None else type(preparation).__name__.lower()
         raise ValueError(
             f"preprocess={recipe.preprocess!r}, and these rows went through {went}. Load them with rows_for(recipe)."
         )
+
+
+def errors_of_members(
+    trained: Trained,
+    recipes: Sequence[Recipe],
+    splits: Sequence[Split],
+    train_x: NDArray[np.float32],
+    tests: Iterable[tuple[NDArray[np.float32], NDArray[np.int64]]],
+    device: str | None = None,
+) -> tuple[list[float], list[float]]:
+    """What `errors_on` gives for every member, each on rows and classes of its own.
+
+    Examples
+    --------
+    >>> rows = load_rows("digits")
+    >>> recipe = Recipe(data="digits", labels=50, network=(32,), epochs=1)
+    >>> outcome, splits = run(recipe, [0], rows), splits_of([recipe], [0], rows.train_y)
+    >>> tests = [(rows.test_x, rows.test_y)]
+    >>> errors, _ = errors_of_members(outcome.trained, [recipe], splits, rows.train_x, tests)
+    >>> errors == outcome.test_errors
+    True
+    """
+    errors, labeled_errors = [], []
+    for ladder, recipe, chosen, (x, y) in zip(trained.ladders, recipes, splits, tests, strict=True):
+        labeled = None if recipe.labels == "all" else torch.from_numpy(train_x[chosen.labeled])
+        error, labeled_error = errors_on(ladder, x, y, labeled, device)
+        errors.append(error)
+        labeled_errors.append(labeled_error)
+    return errors, labeled_errors
 
 
 def errors_on(
