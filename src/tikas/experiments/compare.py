@@ -54,6 +54,8 @@ class Summary:
     def interval(self, confidence: float = 1 - LEVEL) -> tuple[float, float] | None:
         """Where the true mean lies with this confidence, by Student's t; None from a single run.
 
+        A deviation below `ROUNDING` counts as that.
+
         Examples
         --------
         >>> low, high = Summary(1.0, 0.1, 10).interval()
@@ -62,7 +64,7 @@ class Summary:
         """
         if self.deviation is None or self.runs < 2:
             return None
-        reach = float(stats.t.ppf((1 + confidence) / 2, self.runs - 1)) * self.deviation / sqrt(self.runs)
+        reach = float(stats.t.ppf((1 + confidence) / 2, self.runs - 1)) * _visible(self.deviation) / sqrt(self.runs)
         return self.mean - reach, self.mean + reach
 
 

@@ -5,7 +5,7 @@ from copy import deepcopy
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from tikas.data.streams import Streams
 from tikas.model.costs import Costs
@@ -39,8 +39,6 @@ class CapturedFleet(Fleet):
         self, ladders: Sequence[Ladder], streams: Streams, *, compiled: bool = True, exact: bool = True
     ) -> None:
         super().__init__(ladders, streams, capturable=True)
-        if not self.member_dims:  # kernels of convolutions; nothing else has four dimensions
-            nn.Module.to(self.ladder, memory_format=torch.channels_last)  # type: ignore[call-overload]
         if compiled:
             costs = compiled_or_plain(self.ladder.costs)
             self.costs = costs if exact else _in_bf16(costs, self.device.type)
