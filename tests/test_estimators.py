@@ -721,6 +721,15 @@ def test_a_ladder_learns_whatever_mode_torch_is_in(mode):
     assert_array_equal(found, expected)
 
 
+@pytest.mark.parametrize("kind", ["Int64", "UInt8"])
+def test_whole_numbers_of_pandas_stay_whole_numbers_where_some_are_missing(kind):
+    y = pd.Series(SPECIES, dtype=kind)
+    y[::2] = pd.NA
+    model = classifier().fit(IRIS, y)
+    assert model.classes_.dtype.kind == "i"
+    assert_array_equal(model.predict(IRIS), classifier().fit(IRIS, np.where(y.isna(), -1, SPECIES)).predict(IRIS))
+
+
 def test_a_ladder_is_of_single_precision_whatever_the_default_is():
     expected = classifier().fit(IRIS, SEEN).predict_proba(IRIS)
     torch.set_default_dtype(torch.float64)

@@ -18,14 +18,16 @@ def as_array(y: ArrayLike) -> Array:
     """y as an array whose items are still what they were.
 
     NumPy gives the items of a list one type, so that ``["cat", -1]`` would become two words; here it stays a word and
-    a number.
+    a number. And of pandas' whole numbers with gaps it makes floats; here they stay whole numbers, and gaps gaps.
 
     Examples
     --------
     >>> as_array(["cat", -1]).tolist()
     ['cat', -1]
     """
-    return np.asarray(y, dtype=object) if isinstance(y, list | tuple) else np.asarray(y)
+    whole = getattr(getattr(y, "dtype", None), "kind", "") in ("i", "u")
+    items = np.asarray(y, dtype=object if isinstance(y, list | tuple) else None)
+    return items if not whole or items.dtype.kind != "f" else np.asarray(y, dtype=object)
 
 
 def one_for_each_row(y: ArrayLike | None, rows: int) -> Array:
