@@ -106,6 +106,9 @@ def test_a_table_of_ones_own_goes_from_training_to_prediction(capsys: pytest.Cap
     header, first, _ = Path("p.csv").read_text().splitlines()
     assert header == "down,up"
     assert sum(map(float, first.split(","))) == pytest.approx(1, abs=2e-6)
+    Path("strange.csv").write_text("kind,c,b,a\nUp,0.1,0.2,2.5\ndown,0.3,-0.1,-2.5\n")
+    assert run("predict", "m.safetensors", "strange.csv", "--target", "kind") == 0
+    assert "the model has no class 'Up', so such rows count as errors; it has down, up." in capsys.readouterr().err
     assert run("predict", "m.safetensors", "new.csv") == 0  # the labels are in it, and nobody looks at them
     assert capsys.readouterr().out.splitlines() == ["prediction", "up", "down"]
     Path("nameless.csv").write_text("2.5,0.2,0.1\n-2.5,-0.1,0.3\n")
@@ -168,7 +171,9 @@ def test_labels_are_compared_as_classes(
     assert run("predict", "m.safetensors", "rows.csv", "--target", "kind") == 0
     captured = capsys.readouterr()
     assert captured.out.splitlines()[1:] == [str(high)] * 3
-    assert captured.err == f"error on the {error}\n"
+    first, *others = captured.err.splitlines()
+    assert first == f"error on the {error}"
+    assert [line.split(chr(39))[1] for line in others] == [label for label in ("downwards", "one") if label in labels]
 
 
 def test_probabilities_are_asked_for_once_and_compared_as_their_classes(

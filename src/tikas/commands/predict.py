@@ -107,7 +107,7 @@ def predict(command: Predict) -> int:
         replace_file(command.output, text.getvalue().encode())
     else:
         print(text.getvalue(), end="")
-    _compare(model.task, given.y, predicted)
+    _compare(model, given.y, predicted)
     return 0
 
 
@@ -150,19 +150,26 @@ def _from_folder(command: Predict, model: LadderClassifier | LadderRegressor) ->
     return _Given(read_images(files), np.array(labels, dtype=object), shown)
 
 
-def _compare(task: str, labels: NDArray[Any] | None, predicted: NDArray[Any]) -> None:
+def _compare(model: LadderClassifier | LadderRegressor, labels: NDArray[Any] | None, predicted: NDArray[Any]) -> None:
     """Say how far the predictions are from the labels, if there are any."""
+    import numpy as np
     from sklearn.metrics import r2_score
 
     from tikas.data.labels import as_values, is_unlabeled
 
     if labels is None:
         return
-    if task == "classification":
+    if model.task == "classification":
         known = ~is_unlabeled(labels)
         if known.any():
             wrong = 100 * (1 - _agree(predicted[known], labels[known]).mean())
             print(f"error on the {known.sum()} labelled rows: {wrong:.2f} %", file=sys.stderr)
+            classes = model.classes_
+            given = labels[known][np.unique(labels[known].astype(str), return_index=True)[1]]
+            strange = [str(label) for label in given if not _agree(classes, np.full(len(classes), label)).any()]
+            if strange:
+                names = f"{', '.join(map(str, classes[:8]))}{', …' if len(classes) > 8 else ''}"
+                complain(f"the model has no class {strange[0]!r}, so such rows count as errors; it has {names}.")
         return
     values = as_values(labels)
     known = values == values
