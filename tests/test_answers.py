@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 import torch
-from numpy.testing import assert_allclose, assert_array_equal
+from numpy.testing import assert_allclose
 from sklearn.datasets import load_digits
 from torch import nn
 
-from tikas import LadderClassifier, LadderRegressor
+from tikas import LadderClassifier
 from tikas.data.whitening import Whitening
 from tikas.estimators import answers
 from tikas.estimators.answers import MOST_IMAGES, MOST_ROWS, WORTH_A_GPU, place_of_answers
@@ -109,19 +109,3 @@ def test_the_device_asked_for_answers_where_it_is_here_and_worth_it(monkeypatch)
     for members in (flat, on_maps, module):
         assert [place_of_answers(members, many, asked) for asked in ("cpu", "mps", "cuda:2")] == [CPU] * 3
     assert [place_of_answers(flat, rows, None) for rows in (1000, many)] == [CPU, gpu]
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="compares a GPU with the CPU, and there is none here")
-@pytest.mark.filterwarnings("ignore")  # the compiler of torch 2.11 gives some of its own
-@pytest.mark.parametrize("network", [(64, 32), RUNGS, MODULE], ids=["dense", "convolutional", "module"])
-def test_what_was_trained_on_a_gpu_answers_there_as_on_the_cpu(network, monkeypatch):
-    model = fitted(network, device="cuda")
-    monkeypatch.setattr(answers, "WORTH_A_GPU", 0)
-    there = [ask(IMAGES) for ask in (model.predict_proba, model.transform)]
-    model.set_params(device="cpu")
-    for on_gpu, on_cpu in zip(there, (model.predict_proba(IMAGES), model.transform(IMAGES)), strict=True):
-        assert_allclose(on_gpu, on_cpu, atol=1e-10 if network == (64, 32) else 1e-4)
-    assert next(model.ladder_.parameters()).device == CPU
-    values = LadderRegressor((8,), epochs=1, device="cuda").fit(IMAGES[:300, 0], DIGITS[:300])
-    assert_allclose(values.predict(IMAGES[:, 0]), values.set_params(device="cpu").predict(IMAGES[:, 0]), atol=1e-8)
-    assert_array_equal(model.predict(IMAGES), model.classes_[model.predict_proba(IMAGES).argmax(1)])

@@ -258,7 +258,7 @@ def test_the_official_images_are_these(tmp_path, monkeypatch):
     """The first 500 images of every batch, from the strips that the project's data folder holds."""
     image = pytest.importorskip("PIL.Image", reason="needs Pillow")
     if not STRIPS.is_dir():
-        pytest.skip(f"the images themselves are needed, and a clone has none: put them at {STRIPS}")
+        pytest.skip(f"the images are not ours to put into git, and there is no {STRIPS}")
     monkeypatch.setattr(cifar10, "BATCH_IMAGES", 500)
     labels = np.fromfile(STRIPS / "labels.u8", np.uint8).reshape(6, 10_000)[:, :500]
     for batch, y in zip(BATCHES, labels, strict=True):

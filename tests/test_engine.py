@@ -125,15 +125,12 @@ def test_kernels_need_triton_and_a_c_compiler(monkeypatch: pytest.MonkeyPatch) -
     assert hindrance(gpu) == "there is no C compiler (no-such-compiler)"
 
 
-@pytest.mark.skipif(
-    hindrance(torch.device("cpu")) is not None, reason="compiles, and there is no C++ compiler that works here"
-)
 @pytest.mark.filterwarnings("ignore")
-def test_a_compiled_fleet_learns_what_the_plain_one_learns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fleet_that_is_worth_compiling_learns_what_the_plain_one_learns(monkeypatch: pytest.MonkeyPatch) -> None:
     plain = small_fleet()
     monkeypatch.setattr(engine, "WORTH_COMPILING", 0)
     compiled = small_fleet()
-    assert is_compiled(compiled)
+    assert is_compiled(compiled) == (hindrance(torch.device("cpu")) is None)  # without a compiler it is plain too
     costs = []
     for fleet in (plain, compiled):
         with suitable_arithmetic(fleet):

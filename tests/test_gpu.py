@@ -1,13 +1,22 @@
-"""On a GPU the captured and the written-out fleets learn what the plain one learns."""
+"""What needs a GPU: captured and written-out fleets learn what the plain one learns, and answers are the CPU's."""
 
+import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.datasets import load_digits
+from torch import nn
 
+from tikas import LadderClassifier, LadderRegressor
 from tikas.data.splits import split
 from tikas.data.streams import Examples, Streams
+from tikas.data.whitening import Whitening
+from tikas.estimators import answers
 from tikas.model.ladder import Ladder
 from tikas.training import keeping
 from tikas.training.captured import CapturedFleet, SideBySide
@@ -160,3 +169,40 @@ def test_training_that_was_cut_short_goes_on_from_there(
 
 def _supervised(trained: Trained) -> torch.Tensor:
     return torch.tensor([[line["supervised"] for line in history] for history in trained.histories])
+
+
+@pytest.mark.parametrize(
+    "network",
+    [(64, 32), ("conv 4 3", "max 2"), nn.Sequential(nn.Flatten(), nn.Linear(64, 10))],
+    ids=["dense", "convolutional", "module"],
+)
+def test_what_was_trained_on_a_gpu_answers_there_as_on_the_cpu(network: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    images, digits = (load_digits().images / 16).astype(np.float32)[:, None], load_digits().target
+    model = LadderClassifier(network, epochs=1, n_members=2, random_state=0, device="cuda").fit(
+        images[:300], digits[:300]
+    )
+    monkeypatch.setattr(answers, "WORTH_A_GPU", 0)
+    there = [ask(images) for ask in (model.predict_proba, model.transform)]
+    model.set_params(device="cpu")
+    for on_gpu, on_cpu in zip(there, (model.predict_proba(images), model.transform(images)), strict=True):
+        assert_allclose(on_gpu, on_cpu, atol=1e-10 if network == (64, 32) else 1e-4)
+    assert next(model.ladder_.parameters()).device == torch.device("cpu")
+    values = LadderRegressor((8,), epochs=1, device="cuda").fit(images[:300, 0], digits[:300])
+    assert_allclose(values.predict(images[:, 0]), values.set_params(device="cpu").predict(images[:, 0]), atol=1e-8)
+    assert_array_equal(model.predict(images), model.classes_[model.predict_proba(images).argmax(1)])
+
+
+def test_a_gpu_finds_the_same_whitening_in_two_seconds() -> None:
+    draw = torch.Generator().manual_seed(0)
+    images = nn.functional.avg_pool2d(torch.rand(50_000, 3, 34, 34, generator=draw), 3, stride=1)
+    Whitening.fit(images[:2000], device="cuda")  # the first call loads cuSOLVER
+    torch.cuda.synchronize()
+    started = time.perf_counter()
+    Whitening.fit(images, device="cuda")
+    torch.cuda.synchronize()
+    assert time.perf_counter() - started < 2
+    few = images[:5000]
+    on_gpu, on_cpu = Whitening.fit(few, device="cuda"), Whitening.fit(few)
+    torch.testing.assert_close(on_gpu.matrix.cpu(), on_cpu.matrix, rtol=0, atol=1e-4)
+    torch.testing.assert_close(on_gpu(few), on_cpu(few), rtol=0, atol=1e-3)
+    torch.testing.assert_close(on_gpu.to("cpu")(few), on_gpu(few), rtol=0, atol=1e-4)

@@ -96,6 +96,13 @@ def test_the_table_of_convolutional_networks_is_that_of_the_records() -> None:
         assert {str(record["recipe"]["labels"]) for record in found} == {labels}
 
 
+def test_the_first_choice_of_the_full_conv_smalls_weights_is_told_as_it_ended() -> None:
+    cell = [record for record in records("paper") if record["cell"] == CONVOLUTIONAL["Conv-Small, full ladder"]]
+    first = [record["test_error"] for record in cell if record["recipe"]["costs"] == [1000.0, 10.0, 1.0]]
+    assert len(first) == 5
+    assert f"after a first that ended at {spread(first)} %" in PROSE
+
+
 def test_the_table_of_digits_is_that_of_the_records() -> None:
     found = {record["method"]: record for record in records("digits-50-labels")}
     rows = table_below("Digits (1297 training rows")
