@@ -13,6 +13,7 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -50,7 +51,7 @@ def _birth() -> float:
     return int(behind_name[19]) / os.sysconf("SC_CLK_TCK")
 
 
-def start_elsewhere(name: str, device: str | None, cache: str) -> dict[str, float]:
+def start_elsewhere(name: str, device: str | None, cache: str | Path) -> dict[str, float]:
     """Start one fleet in a process of its own, which keeps what it compiles in this folder."""
     command = [sys.executable, __file__, "--child", name, *(["--device", device] if device else [])]
     environment = {**os.environ, **{variable: str(Path(cache, variable)) for variable in CACHES}}
@@ -66,6 +67,7 @@ def main() -> None:
     parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=list(SHAPES))
     parser.add_argument("--device", help="cpu or cuda; by default a GPU if there is one")
     parser.add_argument("--record", help="a file to add the figures to")
+    parser.add_argument("--cache", type=Path, help="where compiled code is kept; by default it is deleted at the end")
     parser.add_argument("--child", choices=SHAPES, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
@@ -74,7 +76,7 @@ def main() -> None:
     device = suitable_device(arguments.device)
     print(headline(device), flush=True)
     for name in arguments.shapes:
-        with TemporaryDirectory() as cache:
+        with nullcontext(arguments.cache) if arguments.cache else TemporaryDirectory() as cache:
             for which in ("first", "second"):
                 details = start_elsewhere(name, arguments.device, cache)
                 figure = Figure("starts", f"{name}, {which} start", details=details)

@@ -34,8 +34,11 @@ CONV_SMALL_TOP = tuple(
     (bottom, *[between] * 8, top) for bottom, between, top in ((1, 0.1, 1), (10, 0.1, 1), (100, 0.1, 1), (100, 0.1, 10))
 )
 """Near the Γ-model: ten epochs prefer weights that, after a hundred, end at twice the Γ-model's error."""
-CONV_SMALL_BOTTOM = tuple((bottom, *[0.1] * 8, top) for bottom, top in ((100, 1), (1000, 0.1), (1000, 1), (10_000, 1)))
-"""Further from it: the more the input weighed, the better it was, up to the last point of the search before."""
+CONV_SMALL_BOTTOM = tuple((bottom, *[0.1] * 8, top) for bottom, top in ((100, 1), (1000, 0.1), (1000, 0.3), (1000, 1)))
+"""Further from it: the more the input weighed, the better it was, up to the last point of the search before. Less on
+top lets the labels speak longer before the top's own opinion of the other rows is set."""
+SHORT_TOP = ((0.2,), (0.5,), (1,), (2,))
+SHORT = Recipe(network=("conv_small",), epochs=30)
 
 
 def study(
@@ -94,9 +97,11 @@ STUDIES = (
     *study("noise/1000", _rung_noise(replace(FULL_1000, costs=(2000, 20, 0.1)), RUNG_NOISES)),
     *study("conv-small-noise/100", _rung_noise(SMALL_BASELINE, CONV_SMALL_NOISES)),
     *study("conv-small-gamma/100", _costs(Recipe(network=("conv_small",)), ONE_TOP)),
+    *study("conv-small-gamma-short/100", _costs(SHORT, SHORT_TOP), seeds=5),
+    *study("conv-small-gamma-noise/100", _rung_noise(replace(SHORT, costs=(1,)), CONV_SMALL_NOISES), seeds=5),
     *study("conv-small-full/100", _costs(Recipe(network=("conv_small",), epochs=10), CONV_SMALL_FULL), seeds=2),
-    *study("conv-small-top/100", _costs(Recipe(network=("conv_small",), epochs=30), CONV_SMALL_TOP), seeds=3),
-    *study("conv-small-bottom/100", _costs(Recipe(network=("conv_small",), epochs=30), CONV_SMALL_BOTTOM), seeds=5),
+    *study("conv-small-top/100", _costs(SHORT, CONV_SMALL_TOP), seeds=3),
+    *study("conv-small-bottom/100", _costs(SHORT, CONV_SMALL_BOTTOM), seeds=5),
     *study("conv-fc/100", _costs(Recipe(network=("conv_fc",)), FULL)),
     *study("conv-large-noise/4000", _rung_noise(LARGE_BASELINE, RUNG_NOISES), seeds=4),
     *study("conv-large-epochs/4000", {n: replace(LARGE_BASELINE, epochs=n) for n in LARGE_EPOCHS}, seeds=4),
