@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tikas.experiments.ledger import Ledger, recipe_key
-from tikas.experiments.paper import TABLES, TEXT
-from tikas.experiments.readings import chosen
+from tikas.experiments.paper import APPENDIX, TABLES, TEXT
+from tikas.experiments.readings import chosen, judge, reading, reference
 from tikas.experiments.studies import STUDIES
 from tikas.experiments.tasks import CELLS
 from tikas.training.recipe import Recipe
@@ -20,7 +20,7 @@ CELL = {cell.name: cell for cell in CELLS}
 
 @pytest.fixture(scope="module")
 def ledger() -> Ledger:
-    return Ledger.read(RESULTS / "paper.jsonl")
+    return Ledger.read(RESULTS)
 
 
 def errors(ledger: Ledger, recipe: Recipe) -> dict[int, float]:
@@ -65,16 +65,37 @@ def told_of_the_full_conv_small(ledger: Ledger) -> list[str]:
     others = [error for seed, error in final.items() if seed not in (1, 3)]
     assert len(final) == cell.seeds
     assert 3 in sorted(gamma, key=gamma.__getitem__)[-2:]
-    choice = chosen([setting for setting in STUDIES if setting.study == "study/conv-small-top/100"], ledger)
-    assert choice is not None
-    assert choice.recipe.costs == cell.recipe.costs
+    for name in ("study/conv-small-top/100", "study/conv-small-bottom/100"):
+        choice = chosen([setting for setting in STUDIES if setting.study == name], ledger)
+        assert choice is not None
+        assert choice.recipe.costs == cell.recipe.costs
     return [
         f"Seeds 1 and 3 end at {final[1]:.1f} and {final[3]:.1f} %, the others at {span(others, 'to')}; ",
         f"An earlier choice by ten epochs alone, 1000, 10, 1, ended at {span(list(earlier.values()), 'to')} after",
     ]
 
 
-TOLD = {TEXT.note: told_of_fifty_labels, CELL["table2/small-full/100"].note: told_of_the_full_conv_small}
+def told_of_the_autoencoder(ledger: Ledger) -> list[str]:
+    verdicts, gains = {}, {}
+    for cell in APPENDIX.cells:
+        found, against = reading(cell, ledger), reference(cell, ledger, CELL)
+        judgement = judge(found, against)
+        assert found is not None
+        assert against is not None
+        assert judgement is not None
+        verdicts[cell.attached, cell.recipe.labels] = judgement.verdict
+        gains[cell.attached, cell.recipe.labels] = against.mean - found.summary.mean
+    assert {verdict for (rung, _), verdict in verdicts.items() if rung == 1} == {"better"}
+    assert {verdict for (rung, _), verdict in verdicts.items() if rung in (2, 3)} == {"compatible"}
+    assert {verdict for (rung, _), verdict in verdicts.items() if rung in (4, 5)} == {"worse", "compatible"}
+    return [f"by {gains[1, 100]:.1f} % at 100 labels and by {gains[1, 1000]:.1f} % at 1000; "]
+
+
+TOLD = {
+    TEXT.note: told_of_fifty_labels,
+    CELL["table2/small-full/100"].note: told_of_the_full_conv_small,
+    APPENDIX.note: told_of_the_autoencoder,
+}
 NOTES = {table.note for table in TABLES} | {cell.note for table in TABLES for cell in table.cells}
 
 

@@ -198,6 +198,9 @@ def test_a_study_chooses_only_when_all_of_its_settings_were_tried() -> None:
     assert choice is not None
     assert choice.name == "study/gamma/100/2"
     assert chosen(settings, Ledger.of([*tried, {**tried[0], "seed": 1}])) is None, "not on the same held-out rows"
+    ten = [{**each, "seed": seed} for each in tried for seed in range(10)]
+    more = [{**ten[0], "seed": seed, "validation_error": 0.0} for seed in range(10, 100)]
+    assert chosen(settings, Ledger.of([*ten, *more])) == choice, "by the seeds that all of them have"
     page = results_page(Ledger.of(tried))
     assert "| **2** (chosen) | 0.000 |" in page
 

@@ -139,7 +139,10 @@ def judge(measured: Reading | None, against: Summary | None) -> Judgement | None
 
 
 def chosen(settings: Iterable[Setting], ledger: Ledger) -> Setting | None:
-    """The setting that a study chooses; None until every one of its settings was tried, all with the same seeds.
+    """The setting that a study chooses, by the seeds that all of its settings were tried with.
+
+    None until every one was tried with the same seeds, or with those that the study asks for: what two studies share
+    may have more.
 
     Examples
     --------
@@ -153,10 +156,13 @@ def chosen(settings: Iterable[Setting], ledger: Ledger) -> Setting | None:
     """
     found = {setting: reading(setting, ledger) for setting in settings}
     errors = {setting: each.errors for setting, each in found.items() if each is not None}
-    alike = len({tuple(by_seed) for by_seed in errors.values()}) == 1
-    if not alike or len(errors) < len(found):
+    if not errors or len(errors) < len(found):
         return None
-    return choose({setting: list(by_seed.values()) for setting, by_seed in errors.items()})
+    common = set.intersection(*map(set, errors.values()))
+    alike = all(common == set(by_seed) for by_seed in errors.values())
+    if not alike and any(not common.issuperset(range(setting.seeds)) for setting in errors):
+        return None
+    return choose({setting: [by_seed[seed] for seed in sorted(common)] for setting, by_seed in errors.items()})
 
 
 def in_words(figure: Published | Summary, places: int = 2) -> str:
