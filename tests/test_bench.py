@@ -103,6 +103,14 @@ def test_a_slow_round_does_not_decide_who_is_quicker():
     assert quicker(Timing([1.0, 50.0, 1.0], 0), Timing([2.0, 2.0, 2.0], 0)) == 2.0
 
 
+@pytest.mark.usefixtures("small")
+def test_the_ratio_is_that_of_the_times_beside_it(monkeypatch):
+    uneven = {"plain PyTorch": Timing([3.0, 6.0, 4.0], 0), "engine": Timing([1.0, 2.0, 1.0], 0)}
+    monkeypatch.setattr(bench_suite, "interleave", lambda *_: uneven)
+    plain, engine = BENCHMARKS["engine"](Plan(CPU, quick=True))
+    assert (plain.ms, engine.ms, engine.ratio) == (4.0, 1.0, 4.0)
+
+
 def test_the_work_of_an_update_is_the_papers_three_streams_and_the_decoder():
     weights = 784 * 1000 + 1000 * 500 + 500 * 250 + 250 * 250 * 2 + 250 * 10
     up, down = 300 * weights, 100 * weights
