@@ -120,6 +120,15 @@ def test_a_table_of_ones_own_goes_from_training_to_prediction(capsys: pytest.Cap
     )
 
 
+def test_labels_that_are_left_over_are_measured_on(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("mine.csv").write_text("a,kind\n" + "".join(f"{i / 100},{'high' if i > 99 else 'low'}\n" for i in range(200)))
+    assert run("train", "--data", "mine.csv", "--target", "kind", "--labels", "20", *QUICK) == 0
+    printed = capsys.readouterr().out
+    assert "error on the 180 hidden labels" in printed
+    assert printed.count(" %") == 2  # the network without denoising is worth training too
+    assert "nothing to measure" not in printed
+
+
 def test_models_of_two_targets_or_of_two_recipes_have_files_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
     rows = "".join(f"{i % 7 / 7:.3f},{i % 3},{i % 2}\n" for i in range(40))
     Path("mine.csv").write_text("a,b,c\n" + rows)

@@ -144,6 +144,24 @@ def test_a_table_brings_its_classes_columns_and_unlabelled_rows(tmp_path: Path) 
     assert len(rows.test_y) == 0
 
 
+def test_labels_that_are_left_over_measure_where_there_are_no_test_rows(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).normal(size=(200, 2)).round(3)
+    kinds = np.where(x[:, 0] > 0, "up", "down")
+    path = tmp_path / "mine.csv"
+    lines = [f"{a},{b},{kind}" for (a, b), kind in zip(x, kinds, strict=True)]
+    path.write_text("\n".join(["a,b,kind", *lines, "0.5,0.5,"]))
+    recipe = replace(QUICK, data=str(path), labels=20, validation=30, epochs=9)
+    rows = rows_for(recipe, target="kind")
+    outcome = run(recipe, [5, 6], rows)
+    assert (outcome.test_errors, outcome.hidden_labels) == ([], 150)
+    for seed, ladder, error in zip([5, 6], outcome.trained.ladders, outcome.hidden_errors, strict=True):
+        chosen = split(rows.train_y, 20, validation=30, seed=seed)
+        hidden = sorted({*range(200)} - {*chosen.labeled} - {*chosen.validation})
+        predicted = rows.classes[ladder(torch.from_numpy(rows.train_x[hidden])).argmax(-1).numpy()]
+        assert error == pytest.approx(100 * (predicted != kinds[hidden]).mean())
+    assert run(replace(recipe, labels="all"), [5], rows).hidden_errors == []
+
+
 def test_a_table_without_a_target_is_refused_with_the_flag_to_give(tmp_path: Path) -> None:
     path = tmp_path / "mine.csv"
     path.write_text("a,b\n0.5,1\n0.25,0\n")

@@ -29,7 +29,8 @@ MOST_CHARACTERS = 40
 class Train:
     """Train a ladder, and the same network without denoising costs to compare it with.
 
-    The end is a table of both test errors, and the path of the saved ladder for `tikas predict`.
+    The end is a table of both errors, on test rows or else on known labels that --labels left out, and the path of the
+    saved ladder for `tikas predict`.
 
     For example,
 
@@ -85,7 +86,7 @@ def train(command: Train) -> int:
     from rich.console import Console
 
     from tikas.experiments.preparing import rows_for
-    from tikas.experiments.run import run
+    from tikas.experiments.run import hidden_rows, run
     from tikas.training.devices import suitable_device
     from tikas.training.progress import progress_bar
     from tikas.views.outcome import outcome_table
@@ -96,7 +97,7 @@ def train(command: Train) -> int:
     rows = rows_for(recipe, command.data_dir, device, command.target)
     output = command.output or default_output(command)
     make_folder_of(output)
-    measured = len(rows.test_y) > 0 or recipe.validation > 0
+    measured = len(rows.test_y) > 0 or recipe.validation > 0 or len(hidden_rows(recipe, seeds, rows)) > 0
     compared = command.baseline and any(recipe.costs) and measured
     variants = {LADDER: recipe, **({BASELINE: recipe.without_denoising()} if compared else {})}
     runs: dict[str, Run] = {}

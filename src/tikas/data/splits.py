@@ -39,6 +39,17 @@ class Split:
     unlabeled: NDArray[np.int64]
     validation: NDArray[np.int64]
 
+    def hidden(self, y: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Rows whose label is known, and neither used nor held out: training looks at them without it.
+
+        Examples
+        --------
+        >>> y = np.array([0, 1, 0, 1, -1])
+        >>> len(split(y, labels=2, validation=1).hidden(y))
+        1
+        """
+        return np.setdiff1d(self.unlabeled[y[self.unlabeled] >= 0], self.labeled)
+
 
 def split(y: ArrayLike, labels: int | None, *, validation: int = 0, seed: int = 0) -> Split:
     """Hold out validation rows, then choose the labelled rows, balanced over the classes.

@@ -95,7 +95,7 @@ class Measured:
 
 @dataclass(frozen=True, eq=False)
 class Run(Measured):
-    """What came out of one recipe: the same, and a classifier of all seeds.
+    """What came out of one recipe: the same, a classifier of all seeds and, without test rows, errors on hidden labels.
 
     Examples
     --------
@@ -106,6 +106,10 @@ class Run(Measured):
     """
 
     classifier: LadderClassifier
+    hidden_labels: int
+    """How many known labels were hidden from each member, where there are no test rows."""
+    hidden_errors: list[float]
+    """Of each member on the rows of those, in percent."""
 
 
 def load_rows(data: str) -> Rows:
@@ -164,16 +168,45 @@ def run(
 ) -> Run:
     """Train one member for every seed, which also decides which rows are labelled, and measure each on the test rows.
 
+    Where there are none, each is measured on the training rows whose labels were hidden from it, if any were.
+
     Examples
     --------
     >>> outcome = run(Recipe(data="digits", labels=50, network=(32,), epochs=1), [0], load_rows("digits"))
-    >>> len(outcome.test_errors)
-    1
+    >>> len(outcome.test_errors), outcome.hidden_labels
+    (1, 0)
     """
     measured = measure([recipe] * len(seeds), seeds, rows, device=device, on_epoch=on_epoch, build=build)
     known = {name: getattr(rows, name) for name in ("columns", "classes", "preparation", "input_shape")}
     fitted = Fitted.from_trained(measured.trained, recipe, seeds, **known)
-    return Run(**vars(measured), classifier=LadderClassifier.from_fitted(fitted))
+    hidden = hidden_rows(recipe, seeds, rows)
+    return Run(
+        **vars(measured),
+        classifier=LadderClassifier.from_fitted(fitted),
+        hidden_labels=len(hidden[0]) if hidden else 0,
+        hidden_errors=[
+            error_on(ladder, rows.train_x[chosen], rows.train_y[chosen], device)
+            for ladder, chosen in zip(measured.trained.ladders, hidden, strict=False)  # there may be none
+        ],
+    )
+
+
+def hidden_rows(recipe: Recipe, seeds: Sequence[int], rows: Rows) -> list[NDArray[np.int64]]:
+    """For every seed the rows whose labels are hidden from it; nothing where none are, or there are test rows instead.
+
+    Examples
+    --------
+    >>> digits = load_rows("digits")
+    >>> alone = replace(digits, test_x=digits.test_x[:0], test_y=digits.test_y[:0])
+    >>> [len(chosen) for chosen in hidden_rows(Recipe(labels=50, validation=100), [0, 1], alone)]
+    [1147, 1147]
+    >>> hidden_rows(Recipe(labels="all"), [0, 1], alone), hidden_rows(Recipe(labels=50), [0, 1], digits)
+    ([], [])
+    """
+    if len(rows.test_y):
+        return []
+    hidden = (part.hidden(rows.train_y) for part in splits_of([recipe] * len(seeds), seeds, rows.train_y))
+    return [chosen for chosen in hidden if len(chosen)]
 
 
 def measure(

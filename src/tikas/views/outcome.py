@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def outcome_table(runs: Mapping[str, Run], recipe: Recipe) -> Table:
-    """Each run's test error, validation error where rows were held out, and time.
+    """Each run's error on the test rows or on hidden labels, validation error where rows were held out, and time.
 
     Examples
     --------
@@ -29,13 +29,15 @@ def outcome_table(runs: Mapping[str, Run], recipe: Recipe) -> Table:
     labels = "all labels" if recipe.labels == "all" else f"{recipe.labels} labels"
     title = f"{recipe.data}, {labels}, {'-'.join(map(str, recipe.network))}, {recipe.epochs} epochs"
     table = Table(title=title, min_width=min(len(title), 80))
-    validated = recipe.validation > 0
+    validated, hidden = recipe.validation > 0, max(outcome.hidden_labels for outcome in runs.values())
+    judged = f"error on the {hidden} hidden labels" if hidden else "test error"
     table.add_column("")
-    for column in ("test error", *(["validation error"] if validated else []), "seconds"):
+    for column in (judged, *(["validation error"] if validated else []), "seconds"):
         table.add_column(column, justify="right")
     for name, outcome in runs.items():
         held_out = [history[-1]["validation_error"] for history in outcome.trained.histories if history and validated]
-        begun = zip(outcome.test_errors, outcome.trained.histories, strict=False)  # there may be no test rows
+        measured = outcome.hidden_errors or outcome.test_errors
+        begun = zip(measured, outcome.trained.histories, strict=False)  # there may be no such rows
         errors = [spread([error for error, history in begun if history]), *([spread(held_out)] if validated else [])]
         table.add_row(name, *errors, f"{outcome.seconds:.1f}")
     return table
