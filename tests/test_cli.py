@@ -1,6 +1,7 @@
 """The command line: what it prints, what it leaves behind, and how it says no."""
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -17,6 +18,7 @@ from pictures import save_digits
 from tikas.cli import _parse, main
 from tikas.commands.train import Train, default_output
 from tikas.data.sources import load
+from tikas.data.splits import split
 from tikas.data.streams import Batch
 from tikas.experiments.tasks import CELLS
 from tikas.training.fleet import Fleet
@@ -127,6 +129,43 @@ def test_labels_that_are_left_over_are_measured_on(capsys: pytest.CaptureFixture
     assert "error on the 180 hidden labels" in printed
     assert printed.count(" %") == 2  # the network without denoising is worth training too
     assert "nothing to measure" not in printed
+
+
+def test_values_of_a_table_go_from_training_to_prediction(capsys: pytest.CaptureFixture[str]) -> None:
+    x = np.random.default_rng(0).normal(size=(300, 2)).round(3)
+    y = (100 + 20 * x[:, 0] - 10 * x[:, 1]).round(2)
+    lines = [f"{a},{b},{price}" for (a, b), price in zip(x, y, strict=True)]
+    Path("mine.csv").write_text("\n".join(["a,b,price", *lines, "0.1,0.2,"]))
+    flags = ["--task", "regression", "--labels", "60", "--validation", "40", "--network", "16", "--epochs", "60"]
+    assert run("train", "--data", "mine.csv", "--target", "price", *flags, "--quiet", "--output", "m.safetensors") == 0
+    printed = capsys.readouterr().out
+    assert "RMSE on the 200 hidden" in printed
+    assert "validation RMSE" in printed
+    hidden_error, validation_error, _, *plain = (float(figure) for figure in re.findall(r"([\d.]+) │", printed))
+    model = tikas.load("m.safetensors")
+    assert isinstance(model, tikas.LadderRegressor)
+    chosen = split(np.zeros(300, np.int64), 60, validation=40, seed=0)
+    hidden = np.setdiff1d(chosen.unlabeled, chosen.labeled)
+    for told, rows in ((hidden_error, hidden), (validation_error, chosen.validation)):
+        predicted = model.predict(pd.DataFrame(x[rows], columns=["a", "b"]))
+        assert told == pytest.approx(np.sqrt(np.mean((predicted - y[rows]) ** 2)), rel=1e-3)
+        assert told < 10  # the deviation is 22
+    assert hidden_error != plain[0] < 20  # the network without denoising is there to compare with
+    assert run("predict", "m.safetensors", "mine.csv", "--target", "price") == 0
+    captured = capsys.readouterr()
+    assert len(captured.out.splitlines()) == 302
+    assert float(captured.err.removeprefix("R² on the 300 rows with a target: ")) > 0.8
+
+
+def test_a_target_that_is_not_of_the_task_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    for targets, task, substance in (
+        ("0.5 0.25 0.125", "classification", "or learn values: LadderRegressor, or tikas train --task regression"),
+        ("x y x", "regression", "y holds 'x': a regressor learns numbers"),
+        ("? ? ?", "regression", "none of the 3 rows has a value of 'b'"),
+    ):
+        Path("mine.csv").write_text("\n".join(["a,b", *(f"{a},{b}" for a, b in enumerate(targets.split()))]))
+        assert run("train", "--data", "mine.csv", "--target", "b", "--task", task) == 2
+        assert substance in said(capsys)
 
 
 def test_models_of_two_targets_or_of_two_recipes_have_files_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
@@ -285,6 +324,8 @@ def test_defaults_follow_from_the_data_and_the_network() -> None:
     assert preset("--network", "conv 8 3", "mean 3 stride=2", "--labels", "60").costs == (1.0,)
     assert preset("--data", "mnist", "--network", "100", "50").costs == (1000.0, 10.0, 0.1)
     cifar = next(cell.recipe for cell in CELLS if cell.name == "table3/large-gamma/4000")
+    values = Recipe(data="my.csv", costs=tikas.LadderRegressor().costs)
+    assert preset("--data", "my.csv", "--task", "regression").costs == values.costs
     assert preset("--data", "cifar10") == cifar
     assert preset("--data", "cifar10", "--network", "conv_large", "--costs", "4", "--preprocess", "whiten") == cifar
     assert preset("--data", "cifar10", "--network", "mlp").costs == (1000.0, 10.0, 0.1)
@@ -299,7 +340,7 @@ def test_defaults_follow_from_the_data_and_the_network() -> None:
         (["train", "--epochs", "0"], "epochs=0: expected at least 1"),
         (["train", "--epochs", "many"], "Expected --epochs INT"),
         (["train", "--members", "0"], "members=0"),
-        (["train", "--task", "regression"], "LadderRegressor"),
+        (["train", "--task", "regression"], "learns a column of numbers, and digits has classes. Give a table"),
         (["train", "--output", "empty"], "empty is a folder"),
         (["train", "--device", "abacus"], "device='abacus': torch has no such device"),
         (["train", "--seed", "-1"], "seed=-1"),

@@ -28,7 +28,7 @@ QUICK = replace(DIGITS, network=(16,), epochs=2)
 def test_a_run_measures_every_seed_on_the_test_rows_with_both_kinds_of_statistics() -> None:
     rows = load_rows("digits")
     outcome = run(QUICK, [3, 4], rows)
-    assert outcome.classifier.seeds_ == [3, 4]
+    assert outcome.estimator.seeds_ == [3, 4]
     for seed, ladder, error, as_authors in zip(
         [3, 4], outcome.trained.ladders, outcome.test_errors, outcome.labeled_statistics_errors, strict=True
     ):
@@ -43,7 +43,7 @@ def test_a_run_measures_every_seed_on_the_test_rows_with_both_kinds_of_statistic
 def test_a_model_of_whitened_images_predicts_raw_ones_after_it_was_saved(network: tuple, tmp_path: Path) -> None:
     recipe = replace(QUICK, network=network, preprocess="whiten")
     outcome = run(recipe, [0], rows_for(recipe))
-    again = tikas.load(outcome.classifier.save(tmp_path / "model"))
+    again = tikas.load(outcome.estimator.save(tmp_path / "model"))
     raw = load_rows("digits")
     wrong = again.predict(raw.test_x) != raw.classes[raw.test_y]
     assert 100 * wrong.mean() == pytest.approx(outcome.test_errors[0], abs=0.21)  # one row in 500: rounding
@@ -51,7 +51,7 @@ def test_a_model_of_whitened_images_predicts_raw_ones_after_it_was_saved(network
 
 def test_a_whitening_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     recipe = replace(QUICK, preprocess="whiten", epochs=1)
-    fitted = run(recipe, [0], rows_for(recipe)).classifier.as_fitted()
+    fitted = run(recipe, [0], rows_for(recipe)).estimator.as_fitted()
     with pytest.raises(ValueError, match="what was fitted for it is not known"):
         write_model(tmp_path / "model", replace(fitted, preparation=None))
     assert fitted.preparation is not None
@@ -160,6 +160,22 @@ def test_labels_that_are_left_over_measure_where_there_are_no_test_rows(tmp_path
         predicted = rows.classes[ladder(torch.from_numpy(rows.train_x[hidden])).argmax(-1).numpy()]
         assert error == pytest.approx(100 * (predicted != kinds[hidden]).mean())
     assert run(replace(recipe, labels="all"), [5], rows).hidden_errors == []
+
+
+def test_values_are_scaled_by_those_that_members_see_and_by_no_others(tmp_path: Path) -> None:
+    y = np.random.default_rng(0).normal(50, 10, 100)
+    path = tmp_path / "mine.npz"
+    np.savez(path, x=np.random.default_rng(1).normal(size=(100, 2)), y=y)
+    recipe = replace(QUICK, data=str(path), task="regression", labels=20, validation=30, epochs=1, batch_size=50)
+    rows = rows_for(recipe)
+    seen = np.unique(np.concatenate([split(rows.train_y, 20, validation=30, seed=seed).labeled for seed in (0, 1)]))
+    model = run(recipe, [0, 1], rows).estimator
+    assert isinstance(model, tikas.LadderRegressor)
+    assert (model.target_mean_, model.target_deviation_) == pytest.approx((y[seen].mean(), y[seen].std()))
+    with pytest.raises(ValueError, match=r"task='classification', and these rows have values. Load .* rows_for"):
+        run(replace(recipe, task="classification"), [0], rows)
+    with pytest.raises(ValueError, match="task='regression', and these rows have classes"):
+        run(replace(QUICK, task="regression"), [0], load_rows("digits"))
 
 
 def test_a_table_without_a_target_is_refused_with_the_flag_to_give(tmp_path: Path) -> None:

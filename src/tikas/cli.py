@@ -85,7 +85,7 @@ def _parse(arguments: list[str]) -> Command:
             command: Command = tyro.cli(
                 commands,
                 prog="tikas",
-                description="Ladder networks: learn a classifier from a few labels and many unlabelled rows. "
+                description="Ladder networks: learn classes or values from a few labels and many unlabelled rows. "
                 "(--version tells which tikas this is.)",
                 args=arguments,
             )

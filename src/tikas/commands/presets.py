@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tikas.data.kinds import Kind, kind_of
-from tikas.training.recipe import DIGITS, Recipe, suitable_costs_on_maps
+from tikas.training.recipe import COSTS_OF_VALUES, DIGITS, Recipe, suitable_costs_on_maps
 
 CIFAR10 = Recipe(
     data="cifar10",
@@ -38,6 +38,8 @@ def preset_for(arguments: Sequence[str]) -> Recipe:
     """
     data = (_values_of("--data", arguments) or ["digits"])[0]
     preset = replace(OF_DATA_SETS.get(data, OF_KINDS[kind_of(data)]), data=data)
+    if _values_of("--task", arguments) == ["regression"]:
+        preset = replace(preset, costs=COSTS_OF_VALUES)
     words = _values_of("--network", arguments)
     try:
         network = Recipe(network=tuple(int(word) if word.isdecimal() else word for word in words))

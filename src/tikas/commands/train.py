@@ -40,6 +40,8 @@ class Train:
 
     tikas train --data my.csv --target kind --epochs 100
 
+    tikas train --data my.csv --target price --task regression
+
     tikas train --data mnist --network conv_small --epochs 3
 
     tikas train --data my-photos --network "conv 32 5 full" "max 2" "conv 64 3" global top
@@ -129,13 +131,13 @@ def _save(outcome: Run, output: Path) -> Path:
     """Save what was trained; what was cut short does not take the place of what was not."""
     if outcome.trained.interrupted:
         output = output.with_stem(f"{output.stem}-interrupted")
-    return outcome.classifier.save(output)
+    return outcome.estimator.save(output)
 
 
 def _members_left(runs: Mapping[str, Run]) -> str:
     """How many members the last run is left with, where it lost some."""
     last = list(runs.values())[-1]
-    asked, left = len(last.trained.ladders), len(last.classifier.ladders_)
+    asked, left = len(last.trained.ladders), len(last.estimator.ladders_)
     return f", by {left} of {asked} members" if left < asked else ""
 
 

@@ -112,6 +112,24 @@ def as_values(y: Array) -> NDArray[np.float64]:
     return values
 
 
+def scale_of_values(values: NDArray[np.float64]) -> tuple[float, float]:
+    """The mean and the deviation of the values of a regression, none of them missing; 1 where they are all the same.
+
+    Examples
+    --------
+    >>> scale_of_values(np.array([1.0, 3.0])), scale_of_values(np.array([5.0]))
+    ((2.0, 1.0), (5.0, 1.0))
+    """
+    with np.errstate(over="ignore"):
+        deviation = float(values.std())
+    if not np.isfinite(deviation):
+        raise ValueError(
+            f"y runs from {values.min():.3g} to {values.max():.3g}: the square of that is no number any more. Divide y "
+            "by its size."
+        )
+    return float(values.mean()), deviation if np.ptp(values) > 0 else 1.0
+
+
 def encode_labels(y: Array, classes: Array | None = None) -> tuple[NDArray[np.int64], Array]:
     """The number of each row's class, -1 where it has no label, and the classes in order.
 
@@ -182,7 +200,7 @@ def _check_whole(labels: Array, name: str) -> None:
     if len(broken):
         raise ValueError(
             f"Unknown label type: continuous. {name} holds {broken[0]}, and classes are whole numbers, strings or "
-            "booleans. Round it to classes, or use LadderRegressor for values."
+            "booleans. Round it to classes, or learn values: LadderRegressor, or tikas train --task regression."
         )
 
 

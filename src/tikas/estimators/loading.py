@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tikas.estimators.classifier import LadderClassifier
 from tikas.estimators.regressor import LadderRegressor
+from tikas.fitted import Fitted
 from tikas.saving import read_model
 
 
@@ -35,7 +36,19 @@ def load(path: str | Path) -> LadderClassifier | LadderRegressor:
     >>> bool((again.predict_proba(X) == classifier.predict_proba(X)).all()), again.seeds_
     (True, [7])
     """
-    fitted = read_model(path)
+    return estimator_of(read_model(path))
+
+
+def estimator_of(fitted: Fitted) -> LadderClassifier | LadderRegressor:
+    """The estimator around a fitted model: a classifier or a regressor, as its recipe says.
+
+    Examples
+    --------
+    >>> X, y = [[0.0], [0.5], [1.0]] * 10, [0.0, None, 2.0] * 10
+    >>> fitted = LadderRegressor((8,), epochs=3, batch_size=20).fit(X, y).as_fitted()
+    >>> type(estimator_of(fitted)).__name__
+    'LadderRegressor'
+    """
     if fitted.recipe.task == "classification":
         return LadderClassifier.from_fitted(fitted)
     return LadderRegressor.from_fitted(fitted)

@@ -12,11 +12,12 @@ from sklearn.base import RegressorMixin
 from sklearn.metrics import r2_score
 from sklearn.utils.validation import _check_sample_weight
 
-from tikas.data.labels import as_values, one_for_each_row
+from tikas.data.labels import as_values, one_for_each_row, scale_of_values
 from tikas.data.preprocess import check_scale
 from tikas.estimators.base import LadderEstimator
 from tikas.estimators.inputs import Array
 from tikas.fitted import Fitted
+from tikas.training.recipe import COSTS_OF_VALUES
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -54,7 +55,7 @@ class LadderRegressor(RegressorMixin, LadderEstimator):  # type: ignore[misc]
 
     task = "regression"
 
-    costs: float | Sequence[float] = (1.0, 0.1, 0.1)
+    costs: float | Sequence[float] = COSTS_OF_VALUES
 
     def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Train on all rows, and on the targets of those that have one.
@@ -98,8 +99,7 @@ class LadderRegressor(RegressorMixin, LadderEstimator):  # type: ignore[misc]
             taken = self._prepare(rows[places])
             check_scale(self._columns(taken), getattr(self, "feature_names_in_", None))
             if not (self.warm_start and hasattr(self, "target_mean_")):  # ladders that go on keep their scale
-                self.target_deviation_ = _deviation(counted[learned])
-                self.target_mean_ = float(counted[learned].mean())
+                self.target_mean_, self.target_deviation_ = scale_of_values(counted[learned])
             standard = np.nan_to_num((counted - self.target_mean_) / self.target_deviation_).astype(np.float32)
             self._train(taken, standard[:, None], learned, 1, weights)
             self.transduction_ = np.where(given, values, self._values(self._answers_to(rows, "outputs")))
@@ -144,15 +144,3 @@ class LadderRegressor(RegressorMixin, LadderEstimator):  # type: ignore[misc]
     def _take_meaning(self, fitted: Fitted) -> None:
         assert fitted.target_scale is not None
         self.target_mean_, self.target_deviation_ = fitted.target_scale
-
-
-def _deviation(values: Array) -> float:
-    """Of targets; 1 where they are all the same."""
-    with np.errstate(over="ignore"):
-        deviation = float(values.std())
-    if not np.isfinite(deviation):
-        raise ValueError(
-            f"y runs from {values.min():.3g} to {values.max():.3g}: the square of that is no number any more. Divide y "
-            "by its size."
-        )
-    return deviation if np.ptp(values) > 0 else 1.0

@@ -43,9 +43,14 @@ def rows_for(
     >>> rows_for(Recipe(data="digits", network=("conv 8 3",))).train_x.shape
     (1297, 1, 8, 8)
     """
+    if recipe.task == "regression" and kind_of(recipe.data) != "table":
+        raise ValueError(
+            f"task='regression' learns a column of numbers, and {recipe.data} has classes. Give a table and its "
+            "column, such as --data my.csv --target price."
+        )
     if kind_of(recipe.data) == "data set":
         return _of_data_set(recipe.data, recipe.preprocess, recipe.takes_maps, data_dir, device)
-    rows = load_images(recipe.data, data_dir, target)
+    rows = load_images(recipe.data, data_dir, target, recipe.task)
     if recipe.takes_maps and rows.train_x.ndim == 2:
         raise ValueError(
             f"network={recipe.network!r} takes images, and {recipe.data} has rows of {rows.train_x.shape[1]} columns. "

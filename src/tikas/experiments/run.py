@@ -9,23 +9,27 @@ from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 from types import NoneType
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from tikas.data import sources, tables
+from tikas.data.cells import labels_of, values_of
 from tikas.data.folders import read_folder
 from tikas.data.images import as_images
 from tikas.data.kinds import kind_of
-from tikas.data.labels import encode_labels
+from tikas.data.labels import NO_LABEL, as_values, encode_labels, scale_of_values
 from tikas.data.preparations import PREPARATIONS, Preparation
 from tikas.data.preprocess import warn_of_few_rows
 from tikas.data.splits import Split, split
 from tikas.data.streams import Examples
-from tikas.estimators import LadderClassifier
+from tikas.estimators import LadderClassifier, LadderRegressor
+from tikas.estimators.loading import estimator_of
 from tikas.fitted import Fitted
 from tikas.model.ladder import Ladder
+from tikas.model.names import Task
 from tikas.training.devices import full_precision
 from tikas.training.fit import Build, Progress, Trained, error_of, fit
 from tikas.training.fleet import build_ladder
@@ -56,6 +60,11 @@ class Rows:
     """What these rows went through, if they did; a saved model needs it for rows to come."""
     input_shape: tuple[int, ...] = ()
     """The shape of a row as it comes; by default the one that it has here, which may be flat."""
+    values: NDArray[np.float64] | None = None
+    """Of a regression: the values of the training rows, NaN where there is none. There `train_y` is 0 for those that
+    are known, and `classes` names the one column that they are of."""
+    target_scale: tuple[float, float] | None = None
+    """The mean and the deviation that these values were brought to zero and one from, if they were."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "input_shape", self.input_shape or self.train_x.shape[1:])
@@ -72,6 +81,19 @@ class Rows:
             test_x=preparation(test_x).numpy(),
             preparation=preparation,
         )
+
+    def scaled(self, splits: Sequence[Split]) -> Rows:
+        """The same with values of mean zero and deviation one, by those that some member sees; classes stay."""
+        if self.values is None:
+            return self
+        seen = np.unique(np.concatenate([part.labeled for part in splits]))
+        mean, deviation = scale_of_values(self.values[seen])
+        return replace(self, values=(self.values - mean) / deviation, target_scale=(mean, deviation))
+
+    @property
+    def targets(self) -> NDArray[Any]:
+        """What the training rows are to lead to: classes ``(n,)``, or values ``(n, 1)``."""
+        return self.train_y if self.values is None else np.nan_to_num(self.values).astype(np.float32)[:, None]
 
     def flat(self) -> Rows:
         """The same with each image as a row of its pixels."""
@@ -95,21 +117,21 @@ class Measured:
 
 @dataclass(frozen=True, eq=False)
 class Run(Measured):
-    """What came out of one recipe: the same, a classifier of all seeds and, without test rows, errors on hidden labels.
+    """What came out of one recipe: the same, an estimator of all seeds and, without test rows, errors on hidden labels.
 
     Examples
     --------
     >>> rows = load_rows("digits")
     >>> outcome = run(Recipe(data="digits", labels=50, network=(32,), epochs=1), [0], rows)
-    >>> outcome.classifier.predict(rows.test_x[:3]).shape, len(outcome.labeled_statistics_errors)
+    >>> outcome.estimator.predict(rows.test_x[:3]).shape, len(outcome.labeled_statistics_errors)
     ((3,), 1)
     """
 
-    classifier: LadderClassifier
+    estimator: LadderClassifier | LadderRegressor
     hidden_labels: int
     """How many known labels were hidden from each member, where there are no test rows."""
     hidden_errors: list[float]
-    """Of each member on the rows of those, in percent."""
+    """Of each member on the rows of those, in percent; of values the root mean square, in deviations of these."""
 
 
 def load_rows(data: str) -> Rows:
@@ -124,7 +146,9 @@ def load_rows(data: str) -> Rows:
     return load_images(data).flat()
 
 
-def load_images(data: str, data_dir: str | Path | None = None, target: str | None = None) -> Rows:
+def load_images(
+    data: str, data_dir: str | Path | None = None, target: str | None = None, task: Task = "classification"
+) -> Rows:
     """A data set by its name, or a folder of images or a table by its path; nothing is said about their scale.
 
     Parameters
@@ -135,6 +159,8 @@ def load_images(data: str, data_dir: str | Path | None = None, target: str | Non
         Where the files of a data set are.
     target
         The column of a table that holds the labels.
+    task
+        Whether these are classes or values; data sets and folders have classes.
 
     Examples
     --------
@@ -143,18 +169,24 @@ def load_images(data: str, data_dir: str | Path | None = None, target: str | Non
     """
     kind = kind_of(data)
     if kind == "table":
-        return _read_table(data, target)
+        return _read_table(data, target, task)
     dataset = read_folder(data) if kind == "folder" else sources.load(data, data_dir)
     return Rows(dataset.train_x, dataset.train_y, np.array(dataset.classes), dataset.test_x, dataset.test_y)
 
 
-def _read_table(data: str, target: str | None) -> Rows:
-    table = tables.read_table(data, target)
+def _read_table(data: str, target: str | None, task: Task) -> Rows:
+    table = tables.read_table(data, target, values_of if task == "regression" else labels_of)
     if table.y is None:
         raise ValueError(f"{data}: say which column holds the labels, with --target; rows without one leave it empty.")
-    codes, classes = encode_labels(table.y)
     x = table.x if table.x.ndim == 2 else as_images(table.x)
-    return Rows(x, codes, classes, x[:0], codes[:0], table.columns or ())
+    if task == "classification":
+        codes, classes = encode_labels(table.y)
+        return Rows(x, codes, classes, x[:0], codes[:0], table.columns or ())
+    values, name = as_values(table.y), target or "y"
+    if np.isnan(values).all():
+        raise ValueError(f"{data}: none of the {len(x)} rows has a value of {name!r}. Give at least one.")
+    known = np.where(np.isnan(values), NO_LABEL, 0)
+    return Rows(x, known, np.array([name]), x[:0], known[:0], table.columns or (), values=values)
 
 
 def run(
@@ -176,16 +208,19 @@ def run(
     >>> len(outcome.test_errors), outcome.hidden_labels
     (1, 0)
     """
-    measured = measure([recipe] * len(seeds), seeds, rows, device=device, on_epoch=on_epoch, build=build)
-    known = {name: getattr(rows, name) for name in ("columns", "classes", "preparation", "input_shape")}
+    recipes = [recipe] * len(seeds)
+    rows = rows.scaled(splits_of(recipes, seeds, rows.train_y))
+    measured = measure(recipes, seeds, rows, device=device, on_epoch=on_epoch, build=build)
+    meaning = "classes" if rows.values is None else "target_scale"
+    known = {name: getattr(rows, name) for name in ("columns", "preparation", "input_shape", meaning)}
     fitted = Fitted.from_trained(measured.trained, recipe, seeds, **known)
     hidden = hidden_rows(recipe, seeds, rows)
     return Run(
         **vars(measured),
-        classifier=LadderClassifier.from_fitted(fitted),
+        estimator=estimator_of(fitted),
         hidden_labels=len(hidden[0]) if hidden else 0,
         hidden_errors=[
-            error_on(ladder, rows.train_x[chosen], rows.train_y[chosen], device)
+            error_on(ladder, rows.train_x[chosen], rows.targets[chosen], device)
             for ladder, chosen in zip(measured.trained.ladders, hidden, strict=False)  # there may be none
         ],
     )
@@ -234,7 +269,7 @@ def measure(
     started = time.perf_counter()
     splits = splits_of(recipes, seeds, rows.train_y)
     warn_of_few_rows(len(splits[0].unlabeled), recipes[0].batch_size)
-    examples = Examples(torch.from_numpy(rows.train_x), torch.from_numpy(rows.train_y), len(rows.classes))
+    examples = Examples(torch.from_numpy(rows.train_x), torch.from_numpy(rows.targets), len(rows.classes))
     trained = fit(examples, splits, recipes, seeds, device=device, on_epoch=on_epoch, build=build, keep=keep)
     tests = [(rows.test_x, rows.test_y)] * len(recipes)
     errors = errors_of_members(trained, recipes, splits, rows.train_x, tests, device) if len(rows.test_y) else ([], [])
@@ -257,8 +292,9 @@ def splits_of(recipes: Sequence[Recipe], seeds: Sequence[int], y: NDArray[np.int
 
 
 def _check_recipe(recipe: Recipe, rows: Rows) -> None:
-    if recipe.task != "classification":
-        raise ValueError("Runs by recipe learn classes; for values use LadderRegressor.")
+    if (recipe.task == "classification") != (rows.values is None):
+        known = "classes" if rows.values is None else "values"
+        raise ValueError(f"task={recipe.task!r}, and these rows have {known}. Load them with rows_for(recipe).")
     check_preparation(recipe, rows.preparation)
 
 
@@ -332,8 +368,10 @@ def errors_on(
     return error, error_on(as_authors, x, y, device)
 
 
-def error_on(ladder: Ladder, x: NDArray[np.float32], y: NDArray[np.int64], device: str | None = None) -> float:
+def error_on(ladder: Ladder, x: NDArray[np.float32], y: NDArray[Any], device: str | None = None) -> float:
     """The percentage of these rows that a calibrated ladder gets wrong, computed where it was trained.
+
+    Of a regression it is the root mean square error.
 
     Examples
     --------

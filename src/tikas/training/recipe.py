@@ -250,6 +250,9 @@ COSTS_ON_MAPS: dict[int | str, tuple[float, ...]] = {
 }
 """The paper's costs for its convolutional networks."""
 
+COSTS_OF_VALUES = (1.0, 0.1, 0.1)
+"""Costs for a regression, of every door."""
+
 
 def suitable_costs(rows: "NDArray[Any]") -> tuple[float, ...]:
     """Costs for rows of this scale: the paper's where columns vary as pixels in [0, 1] do, smaller ones beyond.

@@ -30,27 +30,31 @@ def outcome_table(runs: Mapping[str, Run], recipe: Recipe) -> Table:
     title = f"{recipe.data}, {labels}, {'-'.join(map(str, recipe.network))}, {recipe.epochs} epochs"
     table = Table(title=title, min_width=min(len(title), 80))
     validated, hidden = recipe.validation > 0, max(outcome.hidden_labels for outcome in runs.values())
-    judged = f"error on the {hidden} hidden labels" if hidden else "test error"
+    error = "error" if recipe.task == "classification" else "RMSE"
+    judged = f"{error} on the {hidden} hidden labels" if hidden else f"test {error}"
     table.add_column("")
-    for column in (judged, *(["validation error"] if validated else []), "seconds"):
+    for column in (judged, *([f"validation {error}"] if validated else []), "seconds"):
         table.add_column(column, justify="right")
     for name, outcome in runs.items():
         held_out = [history[-1]["validation_error"] for history in outcome.trained.histories if history and validated]
         measured = outcome.hidden_errors or outcome.test_errors
         begun = zip(measured, outcome.trained.histories, strict=False)  # there may be no such rows
-        errors = [spread([error for error, history in begun if history]), *([spread(held_out)] if validated else [])]
-        table.add_row(name, *errors, f"{outcome.seconds:.1f}")
+        errors = [[error for error, history in begun if history], *([held_out] if validated else [])]
+        deviation = getattr(outcome.estimator, "target_deviation_", None)
+        table.add_row(name, *(spread(each, deviation) for each in errors), f"{outcome.seconds:.1f}")
     return table
 
 
-def spread(errors: list[float]) -> str:
-    """Mean and deviation over the seeds, in percent.
+def spread(errors: list[float], target_deviation: float | None = None) -> str:
+    """Mean and deviation over the seeds, in percent; those of values, which come in deviations of these, in their unit.
 
     Examples
     --------
-    >>> spread([1.0, 1.2])
-    '1.10 ± 0.14 %'
+    >>> spread([1.0, 1.2]), spread([0.5, 0.6], target_deviation=20.0)
+    ('1.10 ± 0.14 %', '11 ± 1.414')
     """
     if not errors:
         return "no rows"
-    return f"{mean(errors):.2f} %" if len(errors) == 1 else f"{mean(errors):.2f} ± {stdev(errors):.2f} %"
+    form, unit = (".2f", " %") if target_deviation is None else (".4g", "")
+    scaled = [error * (target_deviation or 1) for error in errors]
+    return f"{mean(scaled):{form}}" + (f" ± {stdev(scaled):{form}}" if len(scaled) > 1 else "") + unit
