@@ -264,6 +264,20 @@ def test_images_are_predicted_from_an_array_file(capsys: pytest.CaptureFixture[s
     assert len(capsys.readouterr().out.splitlines()) == 8
 
 
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("network", [["16"], ["conv 4 3", "max 2"]], ids=["dense", "convolutional"])
+def test_images_that_were_not_scaled_as_in_training_are_predicted_with_a_warning(
+    network: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run("train", "--network", *network, "--epochs", "1", "--quiet", "--no-baseline", "--output", "m.safetensors")
+    np.save("rows.npy", 255 * load("digits").test_x[:7])
+    capsys.readouterr()
+    assert run("predict", "m.safetensors", "rows.npy") == 0
+    assert said(capsys).startswith(
+        "tikas: warning: The rows to predict run from 0 to 255, and those that the model was fitted on ran from 0 to 1:"
+    )
+
+
 def test_a_convolutional_network_gets_images_and_predicts_them(capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--network", "conv 4 3", "max 2", "--epochs", "1", "--quiet", "--no-baseline", "--output", "m.safetensors"]
     assert run("train", *flags) == 0

@@ -178,6 +178,15 @@ def test_the_scale_of_images_is_that_of_their_channels():
         classifier(epochs=1).fit(IMAGES * 255, SEEN)
 
 
+def test_brighter_images_than_those_of_fit_are_warned_of_but_where_whitening_leaves_no_scale():
+    with pytest.warns(ScaleWarning, match="rows to predict run from 0 to 255") as caught:
+        classifier(epochs=1).fit(IMAGES, SEEN).predict(NEW * 255)
+    assert len(caught) == 1
+    assert "farthest off" not in str(caught[0].message)  # of a pixel that tells nothing
+    whitened = classifier(epochs=1, preprocess="whiten").fit(IMAGES, SEEN)
+    assert_array_equal(whitened.predict(NEW * 256), whitened.predict(NEW))
+
+
 def test_a_regressor_learns_from_images():
     targets = np.where(SEEN < 0, np.nan, IMAGES.mean((1, 2, 3)) * 100)
     model = LadderRegressor(RUNGS, epochs=20, random_state=0).fit(IMAGES, targets)

@@ -7,7 +7,7 @@ import pytest
 from sklearn import datasets
 from sklearn.preprocessing import StandardScaler
 
-from tikas.data.preprocess import ScaleWarning, check_scale
+from tikas.data.preprocess import ScaleWarning, check_scale, range_to_keep, warn_of_other_scale
 from tikas.data.sources import load
 
 NORMAL = np.random.default_rng(0).normal(size=(200, 6))
@@ -143,3 +143,45 @@ def test_rows_given_are_left_as_they_were():
     before = X.copy()
     warnings_of(X)
     np.testing.assert_array_equal(X, before)
+
+
+# Rows to predict.
+
+
+def skewed(rows):
+    return np.random.default_rng(rows).lognormal(sigma=1.0, size=(rows, 20))
+
+
+TRAINING_AND_OTHERS = {
+    "digits": (load("digits").train_x, load("digits").test_x),
+    "normal": (NORMAL[:60], NORMAL[60:]),
+    "skewed": (skewed(100), skewed(500)),
+    "indicators": (rare_indicators()[:200], rare_indicators()[200:1200]),
+}
+
+
+@pytest.mark.parametrize(("training", "others"), TRAINING_AND_OTHERS.values(), ids=TRAINING_AND_OTHERS)
+def test_other_rows_of_the_same_kind_are_predicted_in_silence(training, others):
+    fitted_on = range_to_keep(training, "none")
+    warn_of_other_scale(others, fitted_on)
+    warn_of_other_scale(1.5 * others, fitted_on)
+    for place in range(len(others)):
+        warn_of_other_scale(others[place : place + 1], fitted_on)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 200])
+@pytest.mark.parametrize(("training", "others"), TRAINING_AND_OTHERS.values(), ids=TRAINING_AND_OTHERS)
+def test_rows_of_another_scale_are_warned_of_however_many_they_are(training, others, rows):
+    with pytest.warns(ScaleWarning, match="of another scale") as caught:
+        warn_of_other_scale(255 * others[:rows], range_to_keep(training, "none"))
+    assert len(caught) == 1
+
+
+def test_a_column_in_other_units_is_named():
+    lengths = NORMAL.copy()
+    lengths[:, 2] = 170 + 10 * lengths[:, 2]
+    with pytest.warns(ScaleWarning, match=r"run from .* to 19.*ran from -.* to .*; 'height' is farthest off"):
+        warn_of_other_scale(lengths, range_to_keep(NORMAL, "none"), ["a", "b", "height", "d", "e", "f"])
+    odd = NORMAL.copy()
+    odd[:90, 2] = 1e6  # some rows are not all
+    warn_of_other_scale(odd, range_to_keep(NORMAL, "none"))

@@ -162,6 +162,14 @@ class TestRoundTrip:
         assert old.seeds_ is again.seeds_ is None
         assert_array_equal(again.predict_proba(IRIS), model.predict_proba(IRIS))
 
+    def test_a_file_from_before_ranges_were_kept_predicts_rows_of_any_scale_in_silence(self, model, whole, tmp_path):
+        tensors, header = open_up(whole)
+        assert tuple(header.pop("input_range")) == model.input_range_
+        (tmp_path / "old").write_bytes(close_up(tensors, header))
+        again = tikas.load(tikas.load(tmp_path / "old").save(tmp_path / "new"))
+        assert again.input_range_ is None
+        again.predict(255 * IRIS)
+
     def test_an_unfitted_model_cannot_be_saved(self, tmp_path):
         with pytest.raises(ValueError, match="not fitted"):
             LadderClassifier().save(tmp_path / "model")
@@ -264,6 +272,10 @@ class TestRefusal:
             ({"seeds": [0, -1]}, "its seeds are not 2"),
             ({"seeds": [0, True]}, "its seeds are not 2"),
             ({"seeds": "01"}, "its seeds are not 2"),
+            ({"input_range": [1.0, 0.0]}, "the range of its rows is not two finite numbers in order"),
+            ({"input_range": [0.0, float("nan")]}, "the range of its rows"),
+            ({"input_range": [0.0]}, "not enough values"),
+            ({"input_range": 5}, "int"),
             ({"history": 5}, "its history"),
             ({"history": [5]}, "its history"),
             ({"recipe": None}, ""),

@@ -10,6 +10,7 @@ from sklearn.preprocessing import StandardScaler
 import tikas
 from tikas import LadderClassifier, LadderRegressor
 from tikas.cli import main
+from tikas.data.preprocess import ScaleWarning
 from tikas.data.standardization import Standardization
 from tikas.training.checkpoint import NotAModelError, read, write
 
@@ -47,6 +48,24 @@ def test_rows_of_another_shape_are_refused():
         Standardization.fit(torch.from_numpy(ROWS))(torch.zeros(5, 2))
     with pytest.raises(ValueError, match="two rows or more"):
         Standardization.fit(torch.zeros(1, 3))
+
+
+@pytest.mark.parametrize("estimator", [LadderClassifier, LadderRegressor])
+def test_a_column_in_other_units_is_warned_of_before_and_after_saving(estimator, tmp_path):
+    frame, others = (load_wine(as_frame=True).data for _ in "ab")
+    others["alcohol"] *= 10
+    model = estimator((8,), preprocess="standardize", epochs=2, batch_size=50).fit(frame, Y)
+    for each in (model, tikas.load(model.save(tmp_path / "model.safetensors"))):
+        each.predict(frame)
+        with pytest.warns(
+            ScaleWarning, match="standardised as the training rows were.*'alcohol' is farthest off"
+        ) as caught:
+            each.predict(others)
+        assert len(caught) == 1
+        with pytest.warns(ScaleWarning):
+            each.predict(others[:1])
+        with pytest.warns(ScaleWarning):
+            each.transform(others)
 
 
 def test_an_estimator_that_standardises_is_a_pipeline_with_a_scaler(tmp_path):

@@ -41,6 +41,9 @@ class Fitted:
         What rows go through first, where the recipe says so.
     input_shape : tuple of int or None
         The shape of a row as it comes, which dense ladders take flat; None where it is the ladders' own.
+    input_range : tuple of float or None
+        The smallest and the largest value that the ladders took in training; None where whitening leaves no scale, or a
+        file from before does not tell.
     """
 
     recipe: Recipe
@@ -52,6 +55,7 @@ class Fitted:
     target_scale: tuple[float, float] | None = None
     preparation: Preparation | None = None
     input_shape: tuple[int, ...] | None = None
+    input_range: tuple[float, float] | None = None
 
     @classmethod
     def from_trained(cls, trained: Trained, recipe: Recipe, seeds: Sequence[int], **known: Any) -> Self:

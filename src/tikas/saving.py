@@ -73,6 +73,7 @@ def _header(fitted: Fitted) -> dict[str, Any]:
         "recipe": json.loads(fitted.recipe.to_json()),
         "shapes": [list(shape) for shape in fitted.ladders[0].shapes],
         "input_shape": list(fitted.input_shape or fitted.ladders[0].shapes[0]),
+        "input_range": fitted.input_range,
         "members": len(fitted.ladders),
         "seeds": fitted.seeds,
         "columns": list(fitted.columns),
@@ -141,6 +142,7 @@ def _checked(tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> Fitted
         _target_scale(header, outputs) if recipe.task == "regression" else None,
         None if prefix is None else _preparation(of_preparation, recipe.preprocess, math.prod(ladders[0].shapes[0])),
         _input_shape(header, ladders[0].shapes[0]),
+        _input_range(header),
     )
 
 
@@ -196,6 +198,15 @@ def _input_shape(header: Mapping[str, Any], taken: tuple[int, ...]) -> tuple[int
     fits = good and (shape == list(taken) or [math.prod(shape)] == list(taken))
     _require(fits, f"its rows do not fit its ladders, which take {taken}")
     return tuple(shape)
+
+
+def _input_range(header: Mapping[str, Any]) -> tuple[float, float] | None:
+    found = header.get("input_range")  # files from before it was kept do not tell
+    if found is None:
+        return None
+    lowest, highest = map(float, found)
+    _require(-math.inf < lowest <= highest < math.inf, "the range of its rows is not two finite numbers in order")
+    return lowest, highest
 
 
 def _classes(header: Mapping[str, Any], outputs: int) -> NDArray[Any]:

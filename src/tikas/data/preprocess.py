@@ -11,10 +11,14 @@ from numpy.typing import NDArray
 
 BLOCK_ROWS = 4096
 MOST_NAMED = 5
+FAR, FAR_ALONE = 2, 10
+"""Widths of the training rows' range that others lie beyond it if they are of another scale: many of them, or one."""
+MOST_COMPARED = 1000
+"""Rows, from all over, that are enough to tell their scale by."""
 
 
 class ScaleWarning(UserWarning):
-    """The columns are not of about unit size, or some carry no information."""
+    """Columns are not of about unit size, carry no information, or are of another scale than those of training rows."""
 
 
 class _Columns(NamedTuple):
@@ -160,6 +164,77 @@ def _name(column: int, columns: Sequence[str] | None) -> str:
 def _listed(named: list[str], n_found: int) -> str:
     more = f" and {n_found - len(named)} more" if n_found > len(named) else ""
     return ", ".join(named) + more
+
+
+def range_to_keep(X: NDArray[Any], preprocess: str) -> tuple[float, float] | None:
+    """The smallest and the largest value of training rows as a ladder takes them; None of whitened ones.
+
+    However bright images are, they are the same to whitening.
+
+    Examples
+    --------
+    >>> range_to_keep(np.array([[0.0, 0.5], [1.0, 0.25]]), "none")
+    (0.0, 1.0)
+    """
+    return None if preprocess == "whiten" else (float(X.min()), float(X.max()))
+
+
+def warn_of_other_scale(
+    X: NDArray[Any],
+    fitted_on: tuple[float, float],
+    columns: Sequence[str] | None = None,
+    *,
+    standardized: bool = False,
+    stacklevel: int = 2,
+) -> None:
+    """Warn where rows to predict are of another scale than those that a model was fitted on.
+
+    They are if half of them lie far beyond its smallest and largest value. A few rows must lie farther than many: one
+    alone may be just odd.
+
+    Parameters
+    ----------
+    X : ndarray of shape (n, columns) or, of images, (n, channels, height, width)
+        At least one row, as a ladder takes it.
+    fitted_on : tuple of float
+        The smallest and the largest value of the training rows.
+    columns : sequence of str, optional
+        The names of the columns, for the warning.
+    standardized : bool, default=False
+        Whether these rows were standardised as those were.
+    stacklevel : int, default=2
+        As of `warnings.warn`.
+
+    Warns
+    -----
+    ScaleWarning
+        With both ranges, the column that is farthest off and what to do.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> pixels = np.random.default_rng(0).integers(0, 256, size=(100, 64))
+    >>> warn_of_other_scale(pixels / 200, fitted_on=(0.0, 1.0))
+    >>> with warnings.catch_warnings(record=True, action="always") as caught:
+    ...     warn_of_other_scale(pixels, fitted_on=(0.0, 1.0))
+    >>> print(caught[0].message)
+    The rows to predict run from 0 to 255, and those that the model was fitted on ran from 0 to 1: they are of another
+    scale, and predictions for them mean little. Give them in the units of the training rows, scaled as those were;
+    X[:, ...] is farthest off.
+    """
+    lowest, highest = fitted_on
+    beyond = np.maximum(X - highest, lowest - X).reshape(len(X), -1)
+    if np.median(beyond.max(1)) <= max(FAR, FAR_ALONE / len(X)) * (highest - lowest):
+        return
+    taken = ", standardised as the training rows were," if standardized else ""
+    named = "" if X.ndim > 2 else f"; {_name(int(np.median(beyond, 0).argmax()), columns)} is farthest off"
+    warnings.warn(
+        f"The rows to predict{taken} run from {X.min():.3g} to {X.max():.3g}, and those that the model was fitted on "
+        f"ran from {lowest:.3g} to {highest:.3g}: they are of another scale, and predictions for them mean little. "
+        f"Give them in the units of the training rows, scaled as those were{named}.",
+        ScaleWarning,
+        stacklevel=stacklevel + 1,
+    )
 
 
 def warn_of_few_rows(rows: int, batch_size: int, stacklevel: int = 2) -> None:

@@ -185,6 +185,7 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TakesRo
         if fitted.columns:
             estimator.feature_names_in_ = np.array(fitted.columns, dtype=object)
         estimator.preparation_ = fitted.preparation
+        estimator.input_range_ = fitted.input_range
         estimator._take_meaning(fitted)
         return estimator
 
@@ -212,6 +213,7 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TakesRo
             "columns": columns,
             "preparation": self.preparation_,
             "input_shape": self.input_shape_,
+            "input_range": self.input_range_,
             **self._meaning(),
         }
         return Fitted(self.recipe_, self.ladders_, self.seeds_, self.history_, **known)
@@ -252,7 +254,9 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TakesRo
 
     def _answers(self, X: ArrayLike, asked: Answer) -> Array:
         """What all members together answer for X as it comes."""
-        return self._answers_to(self._check_rows(X), asked)
+        rows = self._check_rows(X)
+        self._compare_scale(rows)
+        return self._answers_to(rows, asked)
 
     def _answers_to(self, rows: Array, asked: Answer) -> Array:
         return mean_answer(self.ladders_, rows, asked, device=self.device, prepare=self._as_taken)

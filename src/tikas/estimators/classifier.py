@@ -92,6 +92,10 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
         The shape of a row, or of an image with its channels first.
     preparation_ : Whitening or Standardization or None
         What rows go through first.
+    input_range_ : tuple of float or None
+        The smallest and the largest value of the rows of `fit`, standardised where they are. Rows to predict that lie
+        far beyond are of another scale, and warned of. None with whitening, which leaves no scale, and in a model from
+        a file from before it was kept.
     recipe_ : Recipe
         What they were trained by.
     seeds_ : list of int

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from tikas.data.images import as_columns, as_images, as_shaped
 from tikas.data.preparations import PREPARATIONS, Preparation
+from tikas.data.preprocess import MOST_COMPARED, range_to_keep, warn_of_other_scale
 from tikas.model.ladder import Ladder
 from tikas.model.zoo import MODULES
 from tikas.training.devices import suitable_device
@@ -46,6 +47,7 @@ class TakesRows(BaseEstimator):  # type: ignore[misc]
     ladder_: Ladder
     input_shape_: tuple[int, ...]
     preparation_: Preparation | None
+    input_range_: tuple[float, float] | None = None
 
     @property
     def _module_by_name(self) -> Callable[[int, int], nn.Module] | None:
@@ -82,6 +84,7 @@ class TakesRows(BaseEstimator):  # type: ignore[misc]
         self.preparation_ = self._fit_preparation(rows)
         if self.preparation_ is not None:
             rows = self.preparation_(torch.from_numpy(rows)).numpy()
+        self.input_range_ = range_to_keep(rows, self.preprocess)
         shaped = isinstance(self.network, nn.Module) or self._takes_maps
         return rows if shaped else rows.reshape(len(rows), -1)
 
@@ -113,6 +116,19 @@ class TakesRows(BaseEstimator):  # type: ignore[misc]
                     "X[:1], not X[0], for the first of several."
                 ) from None
             raise
+
+    def _compare_scale(self, rows: Array) -> None:
+        """Warn where rows to predict are of another scale than those that were fitted on, as far as that is known."""
+        if self.input_range_ is None:
+            return
+        some = self._as_taken(torch.from_numpy(rows[:: 1 + len(rows) // MOST_COMPARED]))
+        warn_of_other_scale(
+            some.reshape(len(some), *self.input_shape_).numpy(),
+            self.input_range_,
+            getattr(self, "feature_names_in_", None),
+            standardized=self.preparation_ is not None,
+            stacklevel=4,  # the line that asks for a prediction
+        )
 
     def _as_taken(self, rows: Tensor) -> Tensor:
         """Some of those rows as the fitted members take them."""

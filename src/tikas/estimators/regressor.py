@@ -38,7 +38,8 @@ class LadderRegressor(RegressorMixin, LadderEstimator):  # type: ignore[misc]
         For every row of `fit` its target, or where it had none the value predicted for it.
     target_mean_, target_deviation_ : float
         What the targets were standardised by.
-    history_, ladder_, ladders_, recipe_, seeds_, input_shape_, preparation_, n_features_in_, feature_names_in_, n_iter_
+    history_, ladder_, ladders_, recipe_, seeds_, input_shape_, preparation_, input_range_, n_features_in_, \
+    feature_names_in_, n_iter_
         As for `LadderClassifier`.
 
     Examples

@@ -22,7 +22,7 @@ from tikas.data.images import as_images
 from tikas.data.kinds import kind_of
 from tikas.data.labels import NO_LABEL, as_values, encode_labels, scale_of_values
 from tikas.data.preparations import PREPARATIONS, Preparation
-from tikas.data.preprocess import warn_of_few_rows
+from tikas.data.preprocess import range_to_keep, warn_of_few_rows
 from tikas.data.splits import Split, split
 from tikas.data.streams import Examples
 from tikas.estimators import LadderClassifier, LadderRegressor
@@ -213,6 +213,7 @@ def run(
     measured = measure(recipes, seeds, rows, device=device, on_epoch=on_epoch, build=build)
     meaning = "classes" if rows.values is None else "target_scale"
     known = {name: getattr(rows, name) for name in ("columns", "preparation", "input_shape", meaning)}
+    known["input_range"] = range_to_keep(rows.train_x, recipe.preprocess)
     fitted = Fitted.from_trained(measured.trained, recipe, seeds, **known)
     hidden = hidden_rows(recipe, seeds, rows)
     return Run(
