@@ -16,7 +16,8 @@ import torch
 
 from tikas.experiments.bench import Figure
 from tikas.experiments.bench_script import headline, report
-from tikas.experiments.run import Rows, error_on, load_rows, run
+from tikas.experiments.rows import Rows, load_rows
+from tikas.experiments.run import error_on, run
 from tikas.training.devices import full_precision, suitable_device
 from tikas.training.fit import Progress
 from tikas.training.recipe import Recipe

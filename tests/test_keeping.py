@@ -19,7 +19,7 @@ from tikas.experiments.protocol import Setting
 from tikas.experiments.readings import reading
 from tikas.experiments.records import read
 from tikas.experiments.reproduce import UNFINISHED, reproduce
-from tikas.experiments.run import load_rows
+from tikas.experiments.rows import load_rows
 from tikas.experiments.tasks import Task
 from tikas.model.ladder import Ladder
 from tikas.training import checkpoint, keeping, loop

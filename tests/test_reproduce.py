@@ -22,7 +22,7 @@ from tikas.experiments.readings import chosen, reading
 from tikas.experiments.records import DamagedRecordWarning, append, read, revision
 from tikas.experiments.reproduce import UNFINISHED, reproduce
 from tikas.experiments.rivals import METHODS, RIVALS, Rival, measure_rival
-from tikas.experiments.run import Rows, load_rows
+from tikas.experiments.rows import Rows, load_rows
 from tikas.experiments.tasks import TASKS, Task, families, key_of, shortened
 from tikas.training import groups, keeping, loop
 from tikas.training.fit import Progress

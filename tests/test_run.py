@@ -16,7 +16,8 @@ from tikas.data.splits import split
 from tikas.experiments.preparing import rows_for
 from tikas.experiments.protocol import Setting, training_rows, try_settings
 from tikas.experiments.records import append, member_records, read
-from tikas.experiments.run import load_rows, run
+from tikas.experiments.rows import load_rows
+from tikas.experiments.run import run
 from tikas.saving import write_model
 from tikas.training import checkpoint
 from tikas.training.checkpoint import NotAModelError

@@ -16,7 +16,7 @@ from tikas.commands.outputs import complain, make_folder_of
 if TYPE_CHECKING:
     from tikas.experiments.ledger import Ledger
     from tikas.experiments.reproduce import Outcome
-    from tikas.experiments.run import Rows
+    from tikas.experiments.rows import Rows
     from tikas.experiments.tasks import Task
 
 

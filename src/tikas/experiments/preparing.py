@@ -8,7 +8,7 @@ from pathlib import Path
 from tikas.data.images import as_columns
 from tikas.data.kinds import kind_of
 from tikas.data.preprocess import check_scale
-from tikas.experiments.run import Rows, load_images
+from tikas.experiments.rows import Rows, load_images
 from tikas.training.recipe import Preprocess, Recipe
 
 

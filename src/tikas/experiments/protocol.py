@@ -20,7 +20,8 @@ from tikas.data.preparations import Preparation
 from tikas.data.streams import Examples
 from tikas.experiments.appendix import build_for
 from tikas.experiments.cells import program_of
-from tikas.experiments.run import Rows, check_preparation, errors_of_members, splits_of
+from tikas.experiments.rows import Rows
+from tikas.experiments.run import check_preparation, errors_of_members, splits_of
 from tikas.training.fit import Progress, Trained, fit
 from tikas.training.keeping import Keeping
 from tikas.training.recipe import Recipe
@@ -108,7 +109,7 @@ def training_rows(rows: Rows) -> TrainingRows:
 
     Examples
     --------
-    >>> from tikas.experiments.run import load_rows
+    >>> from tikas.experiments.rows import load_rows
     >>> rows = training_rows(load_rows("digits"))
     >>> rows.x.shape, hasattr(rows, "test_x")
     ((1297, 64), False)
@@ -149,7 +150,7 @@ def try_settings(
     Examples
     --------
     >>> from dataclasses import replace
-    >>> from tikas.experiments.run import load_rows
+    >>> from tikas.experiments.rows import load_rows
     >>> recipe = Recipe(data="digits", labels=50, validation=300, network=(32,), epochs=1)
     >>> grid = [Setting(f"study/noise/50/{noise}", replace(recipe, noise=noise)) for noise in (0.1, 0.2)]
     >>> len(try_settings(grid, [0, 0], training_rows(load_rows("digits"))).validation_errors)

@@ -90,7 +90,8 @@ def member_records(run: Run, recipe: Recipe, seeds: list[int], device: torch.dev
 
     Examples
     --------
-    >>> from tikas.experiments.run import load_rows, run
+    >>> from tikas.experiments.rows import load_rows
+    >>> from tikas.experiments.run import run
     >>> recipe = Recipe(data="digits", labels=50, network=(16,), epochs=1)
     >>> outcome = run(recipe, [7], load_rows("digits"))
     >>> (record,) = member_records(outcome, recipe, [7], "cpu")
@@ -139,7 +140,8 @@ def errors_of(measured: Measured) -> list[dict[str, float]]:
 
     Examples
     --------
-    >>> from tikas.experiments.run import load_rows, run
+    >>> from tikas.experiments.rows import load_rows
+    >>> from tikas.experiments.run import run
     >>> outcome = run(Recipe(data="digits", labels=50, network=(16,), epochs=1), [7], load_rows("digits"))
     >>> [sorted(errors) for errors in errors_of(outcome)]
     [['test_error', 'test_error_labeled_statistics']]

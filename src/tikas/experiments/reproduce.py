@@ -16,7 +16,8 @@ from tikas.experiments.ledger import Key, Ledger
 from tikas.experiments.protocol import Setting, training_rows, try_settings
 from tikas.experiments.records import append, errors_of, member_record
 from tikas.experiments.rivals import Rival, measure_rival
-from tikas.experiments.run import Rows, measure
+from tikas.experiments.rows import Rows
+from tikas.experiments.run import measure
 from tikas.experiments.tasks import Fleet, Member, Task, by_task, families, fleets_of, key_of, seeds_in_words, title_of
 from tikas.training.devices import suitable_device
 from tikas.training.fit import Progress, Trained, TrainingDivergedError
@@ -94,7 +95,7 @@ def reproduce(
     --------
     >>> import tempfile
     >>> from tikas.experiments.cells import Cell
-    >>> from tikas.experiments.run import load_rows
+    >>> from tikas.experiments.rows import load_rows
     >>> from tikas.training.recipe import Recipe
     >>> cell = Cell("table0/quick/50", Recipe(data="digits", labels=50, network=(16,), epochs=1), seeds=2)
     >>> with tempfile.TemporaryDirectory() as folder:

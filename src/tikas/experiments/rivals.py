@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from tikas.data.splits import split
 from tikas.experiments.records import hardware, revision, versions
-from tikas.experiments.run import Rows
+from tikas.experiments.rows import Rows
 
 Settings = Mapping[str, Any]
 
@@ -133,7 +133,7 @@ def measure_rival(rival: Rival, seed: int, rows: Rows) -> dict[str, Any]:
 
     Examples
     --------
-    >>> from tikas.experiments.run import load_rows
+    >>> from tikas.experiments.rows import load_rows
     >>> record = measure_rival(Rival("rivals/50/svm", 50, {"C": 10}, data="digits"), 0, load_rows("digits"))
     >>> record["rival"]["method"], 5 < record["test_error"] < 20
     ('svm', True)

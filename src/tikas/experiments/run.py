@@ -1,13 +1,11 @@
-"""One recipe on its data set: rows loaded, split by seed, trained, and measured on the test rows."""
+"""One recipe on its rows: split by seed, trained, and measured on the test rows."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, replace
-from math import prod
-from pathlib import Path
+from dataclasses import dataclass
 from types import NoneType
 from typing import Any
 
@@ -15,90 +13,20 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tikas.data import sources, tables
-from tikas.data.cells import labels_of, values_of
-from tikas.data.folders import read_folder
-from tikas.data.images import as_images
-from tikas.data.kinds import kind_of
-from tikas.data.labels import NO_LABEL, as_values, encode_labels, scale_of_values
 from tikas.data.preparations import PREPARATIONS, Preparation
 from tikas.data.preprocess import range_to_keep, warn_of_few_rows
 from tikas.data.splits import Split, split
 from tikas.data.streams import Examples
 from tikas.estimators import LadderClassifier, LadderRegressor
 from tikas.estimators.loading import estimator_of
+from tikas.experiments.rows import Rows
 from tikas.fitted import Fitted
 from tikas.model.ladder import Ladder
-from tikas.model.names import Task
 from tikas.training.devices import full_precision
 from tikas.training.fit import Build, Progress, Trained, error_of, fit
 from tikas.training.fleet import build_ladder
 from tikas.training.keeping import Keeping
-from tikas.training.recipe import Preprocess, Recipe
-
-
-@dataclass(frozen=True, eq=False)
-class Rows:
-    """What a run is about: training rows with the labels that are known (-1: none), and test rows if there are any.
-
-    Images are ``(n, channels, height, width)``, or flat.
-
-    Examples
-    --------
-    >>> rows = load_images("digits")
-    >>> rows.test_x.shape, rows.flat().test_x.shape, rows.flat().input_shape
-    ((500, 1, 8, 8), (500, 64), (1, 8, 8))
-    """
-
-    train_x: NDArray[np.float32]
-    train_y: NDArray[np.int64]
-    classes: NDArray[np.generic]
-    test_x: NDArray[np.float32]
-    test_y: NDArray[np.int64]
-    columns: tuple[str, ...] = ()
-    preparation: Preparation | None = None
-    """What these rows went through, if they did; a saved model needs it for rows to come."""
-    input_shape: tuple[int, ...] = ()
-    """The shape of a row as it comes; by default the one that it has here, which may be flat."""
-    values: NDArray[np.float64] | None = None
-    """Of a regression: the values of the training rows, NaN where there is none. There `train_y` is 0 for those that
-    are known, and `classes` names the one column that they are of."""
-    target_scale: tuple[float, float] | None = None
-    """The mean and the deviation that these values were brought to zero and one from, if they were."""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "input_shape", self.input_shape or self.train_x.shape[1:])
-
-    def prepared(self, preprocess: Preprocess, device: str | None = None) -> Rows:
-        """The same rows whitened or standardised, as fitted on the training rows alone, on a GPU if there is one."""
-        if preprocess == "none":
-            return self
-        train_x, test_x = torch.from_numpy(self.train_x), torch.from_numpy(self.test_x)
-        preparation = PREPARATIONS[preprocess].fit(train_x, _place(device)).to("cpu")
-        return replace(
-            self,
-            train_x=preparation(train_x).numpy(),
-            test_x=preparation(test_x).numpy(),
-            preparation=preparation,
-        )
-
-    def scaled(self, splits: Sequence[Split]) -> Rows:
-        """The same with values of mean zero and deviation one, by those that some member sees; classes stay."""
-        if self.values is None:
-            return self
-        seen = np.unique(np.concatenate([part.labeled for part in splits]))
-        mean, deviation = scale_of_values(self.values[seen])
-        return replace(self, values=(self.values - mean) / deviation, target_scale=(mean, deviation))
-
-    @property
-    def targets(self) -> NDArray[Any]:
-        """What the training rows are to lead to: classes ``(n,)``, or values ``(n, 1)``."""
-        return self.train_y if self.values is None else np.nan_to_num(self.values).astype(np.float32)[:, None]
-
-    def flat(self) -> Rows:
-        """The same with each image as a row of its pixels."""
-        train_x, test_x = (x.reshape(len(x), prod(self.input_shape)) for x in (self.train_x, self.test_x))
-        return replace(self, train_x=train_x, test_x=test_x)
+from tikas.training.recipe import Recipe
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,6 +49,7 @@ class Run(Measured):
 
     Examples
     --------
+    >>> from tikas.experiments.rows import load_rows
     >>> rows = load_rows("digits")
     >>> outcome = run(Recipe(data="digits", labels=50, network=(32,), epochs=1), [0], rows)
     >>> outcome.estimator.predict(rows.test_x[:3]).shape, len(outcome.labeled_statistics_errors)
@@ -132,61 +61,6 @@ class Run(Measured):
     """How many known labels were hidden from each member, where there are no test rows."""
     hidden_errors: list[float]
     """Of each member on the rows of those, in percent; of values the root mean square, in deviations of these."""
-
-
-def load_rows(data: str) -> Rows:
-    """A data set by its name, each image as a row of its pixels; for a recipe's own rows there is `rows_for`.
-
-    Examples
-    --------
-    >>> rows = load_rows("digits")
-    >>> rows.train_x.shape[1], rows.classes.tolist()[:3]
-    (64, ['0', '1', '2'])
-    """
-    return load_images(data).flat()
-
-
-def load_images(
-    data: str, data_dir: str | Path | None = None, target: str | None = None, task: Task = "classification"
-) -> Rows:
-    """A data set by its name, or a folder of images or a table by its path; nothing is said about their scale.
-
-    Parameters
-    ----------
-    data
-        What a recipe calls `data`.
-    data_dir
-        Where the files of a data set are.
-    target
-        The column of a table that holds the labels.
-    task
-        Whether these are classes or values; data sets and folders have classes.
-
-    Examples
-    --------
-    >>> load_images("digits").train_x.shape
-    (1297, 1, 8, 8)
-    """
-    kind = kind_of(data)
-    if kind == "table":
-        return _read_table(data, target, task)
-    dataset = read_folder(data) if kind == "folder" else sources.load(data, data_dir)
-    return Rows(dataset.train_x, dataset.train_y, np.array(dataset.classes), dataset.test_x, dataset.test_y)
-
-
-def _read_table(data: str, target: str | None, task: Task) -> Rows:
-    table = tables.read_table(data, target, values_of if task == "regression" else labels_of)
-    if table.y is None:
-        raise ValueError(f"{data}: say which column holds the labels, with --target; rows without one leave it empty.")
-    x = table.x if table.x.ndim == 2 else as_images(table.x)
-    if task == "classification":
-        codes, classes = encode_labels(table.y)
-        return Rows(x, codes, classes, x[:0], codes[:0], table.columns or ())
-    values, name = as_values(table.y), target or "y"
-    if np.isnan(values).all():
-        raise ValueError(f"{data}: none of the {len(x)} rows has a value of {name!r}. Give at least one.")
-    known = np.where(np.isnan(values), NO_LABEL, 0)
-    return Rows(x, known, np.array([name]), x[:0], known[:0], table.columns or (), values=values)
 
 
 def run(
@@ -204,6 +78,7 @@ def run(
 
     Examples
     --------
+    >>> from tikas.experiments.rows import load_rows
     >>> outcome = run(Recipe(data="digits", labels=50, network=(32,), epochs=1), [0], load_rows("digits"))
     >>> len(outcome.test_errors), outcome.hidden_labels
     (1, 0)
@@ -232,6 +107,8 @@ def hidden_rows(recipe: Recipe, seeds: Sequence[int], rows: Rows) -> list[NDArra
 
     Examples
     --------
+    >>> from dataclasses import replace
+    >>> from tikas.experiments.rows import load_rows
     >>> digits = load_rows("digits")
     >>> alone = replace(digits, test_x=digits.test_x[:0], test_y=digits.test_y[:0])
     >>> [len(chosen) for chosen in hidden_rows(Recipe(labels=50, validation=100), [0, 1], alone)]
@@ -261,6 +138,7 @@ def measure(
 
     Examples
     --------
+    >>> from tikas.experiments.rows import load_rows
     >>> recipes = [Recipe(data="digits", labels=labels, network=(32,), epochs=1) for labels in (50, 100)]
     >>> len(measure(recipes, [0, 0], load_rows("digits")).test_errors)
     2
@@ -327,6 +205,7 @@ def errors_of_members(
 
     Examples
     --------
+    >>> from tikas.experiments.rows import load_rows
     >>> rows = load_rows("digits")
     >>> recipe = Recipe(data="digits", labels=50, network=(32,), epochs=1)
     >>> outcome, splits = run(recipe, [0], rows), splits_of([recipe], [0], rows.train_y)
@@ -355,6 +234,7 @@ def errors_on(
 
     Examples
     --------
+    >>> from tikas.experiments.rows import load_rows
     >>> rows = load_rows("digits")
     >>> outcome = run(Recipe(data="digits", labels=50, network=(32,), epochs=1), [0], rows)
     >>> len(errors_on(outcome.trained.ladders[0], rows.test_x, rows.test_y, torch.from_numpy(rows.train_x[:50])))
@@ -376,6 +256,7 @@ def error_on(ladder: Ladder, x: NDArray[np.float32], y: NDArray[Any], device: st
 
     Examples
     --------
+    >>> from tikas.experiments.rows import load_rows
     >>> rows = load_rows("digits")
     >>> outcome = run(Recipe(data="digits", labels=50, network=(32,), epochs=1), [0], rows)
     >>> error_on(outcome.trained.ladders[0], rows.test_x, rows.test_y) == outcome.test_errors[0]

@@ -19,7 +19,8 @@ def outcome_table(runs: Mapping[str, Run], recipe: Recipe) -> Table:
     Examples
     --------
     >>> from rich.console import Console
-    >>> from tikas.experiments.run import load_rows, run
+    >>> from tikas.experiments.rows import load_rows
+    >>> from tikas.experiments.run import run
     >>> from tikas.training.recipe import Recipe
     >>> recipe = Recipe(data="digits", labels=50, network=(16,), epochs=1)
     >>> table = outcome_table({"ladder": run(recipe, [0], load_rows("digits"))}, recipe)
