@@ -308,6 +308,27 @@ def test_calibration_turns_dropout_off_and_modes_back():
     assert [module.training for module in network] == [True, True, True, False, True]
 
 
+class Centering(nn.Module):
+    """Brings its rows to another scale in the place where they lie."""
+
+    def __init__(self):
+        super().__init__()
+        self.rest = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 4), nn.BatchNorm1d(4))
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.rest(x.sub_(0.5).mul_(2)))
+
+
+def test_rows_are_left_as_they_are_by_a_network_that_works_in_place():
+    model, rows = gamma(Centering(), n_classes=3), UNLABELED.clone()
+    model.costs(rows, LABELED, TARGETS)
+    model.calibrate(rows)
+    scores = model(rows)
+    assert torch.equal(rows, UNLABELED)
+    assert torch.allclose(model.eval()(rows), scores, atol=1e-5)
+
+
 class Frozen(nn.Module):
     """The usual way to go on from a network's own statistics: `train` leaves a layer in eval mode."""
 

@@ -309,7 +309,7 @@ class Gamma(nn.Module):
     def _scores(self, x: Tensor) -> Tensor:
         """What the network makes of these rows, in the mode that it is in."""
         with running_statistics_left_alone(self.network), explained(x, self.rung.mean.dtype):
-            scores = self.network(x)
+            scores = self.network(x.clone())  # it may work in place, and the rows are somebody's
         if not isinstance(scores, Tensor):
             raise TypeError(f"The network returns {type(scores).__name__}; wrap it so that it returns class scores.")
         if scores.shape != (len(x), *self.rung.shape):

@@ -119,7 +119,7 @@ def _run(
 
     handles = [layer.register_forward_pre_hook(hook, with_kwargs=True) for layer in layers]
     try:
-        network(beside(rows, layers[0].running_mean))
+        network(beside(rows, layers[0].running_mean).clone())  # it may work in place, and the next layer needs them too
     except _FarEnough:
         pass
     finally:
