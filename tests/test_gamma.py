@@ -832,6 +832,17 @@ def test_a_compiler_takes_the_whole_of_it_as_one_graph_that_computes_the_same():
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_a_network_that_was_compiled_and_called_before_has_its_noise_too():
+    hidden, head = nn.Sequential(nn.Linear(6, 5), nn.LayerNorm(5)), nn.Linear(5, 3)
+    network = nn.Sequential(torch.compile(hidden, backend="aot_eager"), head)
+    network(UNLABELED)
+    model, other = gamma(network, n_classes=3), gamma(nn.Sequential(hidden, head), n_classes=3)
+    noise = other.draw_noise(UNLABELED, len(UNLABELED))
+    costs, expected = (each.costs(UNLABELED, noise=noise) for each in (model, other))
+    torch.testing.assert_close(costs.total, expected.total)
+
+
 def rows_of(rank: int) -> tuple[Tensor, Tensor]:
     return normal(8, 3, 8, 8, seed=10 + rank), normal(6, 3, 8, 8, seed=20 + rank)
 

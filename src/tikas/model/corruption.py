@@ -121,6 +121,8 @@ class Corruption:
         self.layers = [name for name, layer in network.named_modules() if isinstance(layer, NORMALIZATIONS)]
         for name in self.layers:
             network.get_submodule(name).register_forward_hook(self)
+        if any("_orig_mod" in module._modules for module in network.modules()):
+            torch.compiler.reset()  # what was compiled before would go on without the hook
 
     @contextmanager
     def working(self, draws: Draws) -> Iterator[None]:
