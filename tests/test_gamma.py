@@ -450,6 +450,8 @@ def test_a_batch_of_one_row_is_refused():
         model.costs(rows[:1])
     with pytest.raises(ValueError, match=r"Got 1 labelled row; .* give two rows or more"):
         model.costs(rows, rows[:1], torch.tensor([1]))
+    with pytest.raises(ValueError, match=r"Got 1 row; .* give two rows or more"):
+        model(rows[:1])
 
 
 def test_eval_mode_without_calibration_is_refused_with_what_to_do():

@@ -264,6 +264,8 @@ class Gamma(nn.Module):
     def encode(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The clean normalised scores z, and the scores γ·(z + β) that are made of them."""
         check_tensor(x)
+        if self.training:
+            check_not_one(len(x))
         if not (self.training or torch.compiler.is_compiling() or bool(self.calibrated)):
             raise RuntimeError(
                 "This model has no statistics for eval mode yet: call calibrate(rows) with training rows first."
