@@ -193,6 +193,26 @@ def test_noise_comes_after_every_kind_of_normalisation_and_before_its_scale(laye
     torch.testing.assert_close(corrupted - clean, 0.5 * scale * noise[1], rtol=1e-4, atol=1e-5)
 
 
+class NormOfChannels(nn.LayerNorm):
+    """As ConvNeXt has it: of every position, over channels that come first."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.movedim(1, -1)).movedim(-1, 1)
+
+
+@pytest.mark.parametrize("channels", [3, 8])
+def test_a_layer_normalisation_that_turns_its_maps_has_noise_in_proportion_to_each_channels_scale(channels):
+    layer = NormOfChannels(channels)
+    scale = nn.init.normal_(layer.weight, generator=torch.Generator().manual_seed(0)).detach()[:, None, None]
+    network = nn.Sequential(layer, nn.Flatten(), nn.Linear(64 * channels, 4))
+    seen = []
+    network[1].register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].detach()))
+    noise = [normal(10, *shape, seed=4) for shape in ((channels, 8, 8), (channels, 8, 8), (4,))]
+    gamma(network, n_classes=4, noise=(0.0, 0.5)).costs(normal(10, channels, 8, 8, seed=5), noise=noise)
+    corrupted, clean = seen
+    torch.testing.assert_close(corrupted - clean, 0.5 * scale * noise[1], rtol=1e-4, atol=1e-5)
+
+
 def test_a_scale_of_the_networks_own_does_not_outgrow_the_noise():
     """γ·relu(z + n + β) with γ in the next weights is the same model, so it has the same costs."""
     one, other = dense_network(), dense_network()

@@ -145,9 +145,17 @@ class Corruption:
 
 def _laid_out(scale: Tensor, layer: nn.Module, output: Tensor) -> Tensor:
     """A layer's weight against its output: over the last dimensions, or one for each channel."""
-    if isinstance(layer, nn.LayerNorm | nn.RMSNorm):
+    if isinstance(layer, nn.LayerNorm | nn.RMSNorm) and not _turns_maps(layer, output):
         return scale
     return scale[(...,) + (None,) * (output.dim() - 2)]
+
+
+def _turns_maps(layer: nn.LayerNorm | nn.RMSNorm, output: Tensor) -> bool:
+    """Whether it is one of somebody's own, as ConvNeXt has, that normalises the channels where they come first."""
+    if type(layer) in (nn.LayerNorm, nn.RMSNorm):
+        return False
+    first, last = (shape == layer.normalized_shape for shape in (output.shape[1:2], output.shape[-1:]))
+    return first and (output.dim() == 4 or not last)
 
 
 @contextmanager
