@@ -705,6 +705,14 @@ def test_settings_that_make_no_sense_are_refused_with_what_would(changes, messag
         gamma(**{"network": dense_network(), "n_classes": 3, **changes})
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("make", [torch.jit.script, lambda network: torch.jit.trace(network, UNLABELED)])
+def test_a_network_that_torch_jit_made_is_refused_since_no_noise_would_come_to_its_layers(make):
+    for network in (make(dense_network()), nn.Sequential(make(dense_network()))):
+        with pytest.raises(TypeError, match=r"what torch\.jit made of a network: .* Give the network that"):
+            gamma(network, n_classes=3)
+
+
 def test_what_is_no_network_or_gives_no_scores_is_refused():
     with pytest.raises(TypeError, match=re.escape("expected a torch.nn.Module that ends in class scores")):
         gamma("conv_small", n_classes=3)

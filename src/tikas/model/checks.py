@@ -6,6 +6,7 @@ from numbers import Integral
 from typing import Any, get_args
 
 from torch import nn
+from torch.jit import ScriptModule
 
 from tikas.model.denoisers import DENOISERS
 from tikas.model.heads import softmax_at_the_end, width_of_output
@@ -145,6 +146,12 @@ def check_gamma(network: nn.Module, n_classes: int, noise: float | Sequence[floa
     """
     if not isinstance(network, nn.Module):
         raise TypeError(f"network={network!r}: expected a torch.nn.Module that ends in class scores.")
+    if any(isinstance(module, ScriptModule) for module in network.modules()):
+        raise TypeError(
+            f"network={type(network).__name__}(…) is, or has in it, what torch.jit made of a network: no noise comes "
+            "to layers in there, and their statistics cannot be set. Give the network that it was made of, compiled by "
+            "torch.compile if at all."
+        )
     if isinstance(n_classes, bool) or not isinstance(n_classes, Integral) or n_classes < 2:
         raise ValueError(f"n_classes={n_classes!r}: expected a whole number of at least 2.")
     noises = _floats("noise", noise)
