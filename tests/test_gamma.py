@@ -402,6 +402,17 @@ def instance_normalised(**settings) -> nn.Sequential:
     return nn.Sequential(nn.Conv2d(3, 4, 3), norm, nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3))
 
 
+@pytest.mark.parametrize("lazy", [nn.LazyBatchNorm2d, lambda: nn.LazyInstanceNorm2d(track_running_stats=True)])
+@pytest.mark.parametrize("example", [None, IMAGES])
+def test_layers_that_learn_their_shape_from_rows_keep_their_statistics_for_calibration(lazy, example):
+    network = nn.Sequential(nn.LazyConv2d(4, 3), lazy(), nn.ReLU(), nn.Flatten(), nn.LazyLinear(3))
+    model = gamma(network, n_classes=3, example=example)
+    model.costs(IMAGES)
+    assert (network[1].running_mean.tolist(), network[1].num_batches_tracked) == ([0.0] * 4, 0)
+    model.calibrate(IMAGES)
+    torch.testing.assert_close(network[1].running_mean, network[0](IMAGES).mean((0, 2, 3)))
+
+
 @pytest.mark.parametrize("chunk", [3, 1000])
 def test_instance_normalisation_that_keeps_statistics_is_calibrated_with_what_its_rows_have_on_average(chunk):
     network = instance_normalised()

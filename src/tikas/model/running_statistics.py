@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.nn.modules.instancenorm import _InstanceNorm
+from torch.nn.parameter import UninitializedBuffer
 
 from tikas.model.statistics import Gathering
 
@@ -153,6 +154,9 @@ def running_statistics_left_alone(network: nn.Module) -> Iterator[None]:
     tensor([0., 0., 0.])
     """
     tracked = [layer for layer in network.modules() if isinstance(layer, _NormBase) and layer.track_running_stats]
+    # Lazy layers make their statistics in their first pass, and only if they track them.
+    lazy = [layer for layer in tracked if isinstance(layer.running_mean, UninitializedBuffer)]
+    tracked = [layer for layer in tracked if layer not in lazy]
     batch_norms = [layer for layer in tracked if isinstance(layer, _BatchNorm)]
     # Instance normalisation cannot be told in eval mode not to track: it would then take each row's own statistics.
     moved = [layer for layer in tracked if layer.training and isinstance(layer, _InstanceNorm)]
@@ -166,3 +170,6 @@ def running_statistics_left_alone(network: nn.Module) -> Iterator[None]:
             layer.track_running_stats = True
         for buffer, value in kept:
             buffer.copy_(value)
+        for made in lazy:
+            if not isinstance(made.running_mean, UninitializedBuffer):
+                made.reset_running_stats()
