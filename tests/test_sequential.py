@@ -444,6 +444,14 @@ def test_of_a_softmax_at_the_end_it_is_said_to_leave_it_out(softmax):
         Ladder.from_sequential(nn.Sequential(nn.Linear(6, 3), softmax))
 
 
+def test_of_a_lazy_layer_it_is_said_to_run_the_network_first():
+    network = nn.Sequential(nn.Linear(6, 5), nn.LazyBatchNorm1d(), nn.ReLU(), nn.LazyLinear(3)).eval()
+    with pytest.raises(ValueError, match=r"Layer 1, LazyBatchNorm1d\(.*\), has no shape yet\. First run the network"):
+        Ladder.from_sequential(network)
+    expected = network(ROWS)
+    torch.testing.assert_close(Ladder.from_sequential(network).eval()(ROWS), expected, rtol=1e-5, atol=1e-5)
+
+
 def test_a_sequential_of_another_name_is_taken():
     class Block(nn.Sequential):
         def __init__(self, below: int, features: int) -> None:

@@ -8,6 +8,7 @@ from typing import TypeGuard
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.modules.lazy import LazyModuleMixin
 
 from tikas.model.names import ActivationName, Padding, Rounding
 from tikas.model.specs import Conv, Dense, GlobalMeanPool, MaxPool, MeanPool, RungSpec
@@ -131,6 +132,10 @@ def group_layers(layers: Sequence[Named]) -> list[Group]:
         kind, last = type(named.layer), groups[-1]
         if kind in (nn.Identity, *DROPOUTS):
             continue
+        if isinstance(named.layer, LazyModuleMixin):
+            raise ValueError(
+                f"Layer {named.name}, {named.layer}, has no shape yet. First run the network on rows, network(rows)."
+            )
         if isinstance(named.layer, nn.Flatten):
             if (named.layer.start_dim, named.layer.end_dim) != (1, -1):
                 raise named.refused("only nn.Flatten() of whole rows can.")
