@@ -8,9 +8,10 @@ from copy import deepcopy
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import prune
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tikas import Ladder
+from tikas import Ladder, gamma
 from tikas.model.layers import CannotBeARungError
 from tikas.model.running_statistics import calibrate_running_statistics
 
@@ -442,6 +443,28 @@ def test_of_a_softmax_at_the_end_it_is_said_to_leave_it_out(softmax):
     message = f"Layer 1, {softmax}: leave it out, the top of a ladder gives scores."
     with pytest.raises(ValueError, match=re.escape(message)):
         Ladder.from_sequential(nn.Sequential(nn.Linear(6, 3), softmax))
+
+
+@pytest.mark.parametrize(
+    ("add_hook", "message"),
+    [
+        (lambda network: nn.utils.spectral_norm(network[0]), "Layer 0, Linear, has a hook, SpectralNorm, that may"),
+        (lambda network: prune.random_unstructured(network[2], "weight", 2), "Layer 2, Linear, has a hook"),
+        (lambda network: network[1].register_forward_hook(lambda *_: None), "Layer 1, ReLU, has a hook, <lambda>, "),
+        (lambda network: network.register_forward_pre_hook(lambda *_: None), "The network, Sequential, has a hook"),
+    ],
+)
+def test_a_hook_is_refused_since_what_it_does_is_not_known(add_hook, message):
+    network = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3))
+    add_hook(network)
+    with pytest.raises(ValueError, match=f"{re.escape(message)}.* Remove it"):
+        Ladder.from_sequential(network)
+
+
+def test_a_network_that_gamma_stands_around_can_become_a_ladder():
+    network = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 3)).eval()
+    gamma(network, n_classes=3)
+    torch.testing.assert_close(Ladder.from_sequential(network).eval()(ROWS), network(ROWS), rtol=1e-5, atol=1e-5)
 
 
 def test_of_a_lazy_layer_it_is_said_to_run_the_network_first():

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from tikas.model.batch_checks import check_calibration, check_rows
 from tikas.model.calibration import Ascent
 from tikas.model.checks import check_input_shape
+from tikas.model.corruption import Corruption
 from tikas.model.ladder import Ladder
 from tikas.model.layers import DROPOUTS, OTHERWISE, Group, Named, group_layers, is_sequence, named_layers
 from tikas.model.rungs import ConvRung, DenseRung, MaxPool, NormalizedRung
@@ -76,6 +77,7 @@ def from_sequential(
         raise TypeError(f"Got {type(network).__name__}; expected an nn.Sequential. {OTHERWISE}")
     layers = list(named_layers(network))
     groups = group_layers(layers)
+    _check_hooks(network)
     below = _input_shape(groups, input_shape)
     _check_shapes(groups[1:], below)
     rungs = [group.rung for group in groups if group.rung is not None]
@@ -265,6 +267,19 @@ def _check_width(group: Group, below: Shape, made: Shape) -> None:
             f"Layer {group.norm.name}, {group.norm.layer}, stands on a level of shape {made}. Build it with "
             f"num_features={made[0]}."
         )
+
+
+def _check_hooks(network: nn.Module) -> None:
+    """That layers compute what they are made of; the Γ-model's own hook does nothing outside of it."""
+    for name, module in network.named_modules():
+        for hook in (*module._forward_pre_hooks.values(), *module._forward_hooks.values()):
+            if not isinstance(hook, Corruption):
+                raise ValueError(
+                    f"{f'Layer {name}' if name else 'The network'}, {type(module).__name__}, has a hook, "
+                    f"{getattr(hook, '__name__', type(hook).__name__)}, that may change what it computes, and a rung "
+                    "has none. Remove it; what torch.nn.utils put there for weights, with its remove_weight_norm, "
+                    f"remove_spectral_norm or prune.remove. {OTHERWISE}"
+                )
 
 
 def _warn_of_dropout(layers: Sequence[Named]) -> None:
