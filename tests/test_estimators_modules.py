@@ -196,6 +196,18 @@ def test_a_last_layer_of_another_width_is_refused_with_both_shapes():
         classifier(nn.Linear(64, 7)).fit(ROWS, SEEN)
 
 
+class KeepsAGenerator(nn.Linear):
+    def __init__(self):
+        super().__init__(64, 10)
+        self.kept = (count for count in range(3))
+
+
+@pytest.mark.parametrize("network", [KeepsAGenerator(), nn.Sequential(nn.Linear(64, 10), nn.LazyBatchNorm1d())])
+def test_a_module_that_cannot_be_copied_is_refused_with_what_to_do(network):
+    with pytest.raises(TypeError, match=r"\(…\) cannot be copied, .* and run lazy layers on a few rows first"):
+        classifier(network).fit(ROWS, SEEN)
+
+
 def test_a_regressor_takes_no_module():
     with pytest.raises(ValueError, match="class scores: give LadderRegressor rungs"):
         LadderRegressor(nn.Linear(64, 1)).fit(ROWS, CLASSES)

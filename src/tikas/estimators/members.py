@@ -41,7 +41,7 @@ def build_around(module: nn.Module, rows: NDArray[np.float32]) -> Build:
         if seed is not None:
             torch.manual_seed(seed)  # for what a module draws by itself, in dropout; see `own_randomness`
         example = torch.from_numpy(rows[:2])
-        copy = deepcopy(module).cpu().float()
+        copy = _copied(module).cpu().float()
         try:
             model = gamma(copy, outputs, recipe.levels_of_noise(), recipe.costs[0], example=example)
         except (RuntimeError, IndexError, NotImplementedError, RefusedRowsError) as error:
@@ -54,6 +54,17 @@ def build_around(module: nn.Module, rows: NDArray[np.float32]) -> Build:
         return cast("Ladder", model)  # it has all of a ladder that training asks for
 
     return build
+
+
+def _copied(module: nn.Module) -> nn.Module:
+    try:
+        return deepcopy(module)
+    except Exception as error:  # whatever a stranger's module keeps
+        raise TypeError(
+            f"network={type(module).__name__}(…) cannot be copied, and every member is a copy of it: "
+            f"{str(error).splitlines()[0]}. Leave out of it what copy.deepcopy does not take, and run lazy layers on a "
+            "few rows first."
+        ) from error
 
 
 def settings_around_module(chosen: Mapping[str, Any], task: str) -> dict[str, Any]:
