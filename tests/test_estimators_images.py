@@ -88,7 +88,14 @@ def test_conv_pool_cnn_c_takes_images_and_gives_classes_alone():
 
 @pytest.mark.parametrize(
     ("network", "costs"),
-    [("conv_fc", (1000, 10, 0.1)), ("conv_large", (4,)), (RUNGS, (1,)), ("mlp", (1000, 10, 0.1)), ((8,), None)],
+    [
+        ("conv_fc", (1000, 10, 0.1)),
+        ("conv_large", (4,)),
+        (RUNGS, (1,)),
+        ("mlp", (1000, 10, 0.1)),
+        ((8,), None),
+        ((), (1000, 10)),
+    ],
 )
 def test_costs_follow_from_the_network(network, costs):
     recipe = LadderClassifier(network)._recipe(IMAGES)

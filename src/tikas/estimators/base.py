@@ -82,7 +82,11 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TakesRo
             chosen |= settings_around_module(chosen, self.task)
         elif self.costs is None:
             network = in_one_form(chosen["network"])
-            chosen["costs"] = suitable_costs_on_maps(network) if takes_maps(network) else suitable_costs(rows)
+            chosen["costs"] = (
+                suitable_costs_on_maps(network)
+                if takes_maps(network)
+                else suitable_costs(rows)[: len(network) + 2]  # without hidden rungs there are two levels
+            )
         if self.epochs is None:
             chosen["epochs"] = suitable_epochs(len(rows), Recipe(batch_size=self.batch_size).batch_size)
         return Recipe(**{**chosen, "data": "array", "labels": "all", "task": self.task})
