@@ -167,6 +167,7 @@ def test_of_one_image_alone_it_is_said_to_give_several(network):
         (RUNGS, np.where(IMAGES > 0.9, np.nan, IMAGES), "NaN"),
         (RUNGS, np.where(IMAGES > 0.9, np.inf, IMAGES), "infinity.*Leave such rows out"),
         (RUNGS, IMAGES[:1], "n_samples = 1"),
+        (RUNGS, IMAGES[:, :0], r"X of shape \(400, 0, 8, 8\): its rows hold no values"),
         (RUNGS, np.zeros((40, 48, 32, 1)), r"\(40, 48, 32, 1\); expected \(40, 1, 48, 32\)"),
     ],
 )

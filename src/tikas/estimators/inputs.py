@@ -144,6 +144,8 @@ class TakesRows(BaseEstimator):  # type: ignore[misc]
             with np.errstate(over="ignore"):  # what is too large for float32 becomes infinite, and that is reported
                 if len(_shape(X)) > 2:
                     rows = check_array(X, dtype=np.float32, order="C", allow_nd=True, estimator=self, input_name="X")
+                    if reset and not rows.size:
+                        raise ValueError(f"Got X of shape {rows.shape}: its rows hold no values. Give rows with some.")
                     if reset:
                         validate_data(self, rows.reshape(len(rows), -1), reset=True, skip_check_array=True)
                 else:
