@@ -196,6 +196,12 @@ def test_a_last_layer_of_another_width_is_refused_with_both_shapes():
         classifier(nn.Linear(64, 7)).fit(ROWS, SEEN)
 
 
+def test_a_table_of_embeddings_is_told_how_to_get_whole_numbers():
+    network = nn.Sequential(nn.Embedding(2, 4), nn.Flatten(), nn.Linear(256, 10))
+    with pytest.raises(ValueError, match=r"x\.long\(\), and keep noise off them, noise=\(0, 0\.3\)"):
+        classifier(network).fit(np.rint(ROWS), SEEN)
+
+
 class KeepsAGenerator(nn.Linear):
     def __init__(self):
         super().__init__(64, 10)

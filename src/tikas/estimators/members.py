@@ -19,6 +19,16 @@ from tikas.model.refusals import RefusedRowsError
 from tikas.training.fit import Build
 from tikas.training.recipe import Recipe
 
+SHAPES = (
+    "Give X in the shape that it takes, images as (n, channels, height, width) even if they are grey, or change its "
+    "first layers."
+)
+TOKENS = (
+    "Rows come to it as floating-point numbers: let it make whole ones of them, x.long(), and keep noise off them, "
+    "noise=(0, 0.3)."
+)
+"""What to do about rows that a module does not take: of another shape, or for a table of embeddings."""
+
 
 def build_around(module: nn.Module, rows: NDArray[np.float32]) -> Build:
     """What makes members of a module: each a copy of it, with its own weights, and the Γ-model around the copy.
@@ -45,11 +55,11 @@ def build_around(module: nn.Module, rows: NDArray[np.float32]) -> Build:
         try:
             model = gamma(copy, outputs, recipe.levels_of_noise(), recipe.costs[0], example=example)
         except (RuntimeError, IndexError, NotImplementedError, RefusedRowsError) as error:
-            said = error.__cause__ if isinstance(error, RefusedRowsError) else error
+            cause = error.__cause__ if isinstance(error, RefusedRowsError) else error
+            said = str(cause).splitlines()[0]
+            remedy = TOKENS if "indices" in said else SHAPES
             raise ValueError(
-                f"network={type(module).__name__}(…) does not take rows of shape {tuple(input_shape)}: "
-                f"{str(said).splitlines()[0]}. Give X in the shape that it takes, images as "
-                "(n, channels, height, width) even if they are grey, or change its first layers."
+                f"network={type(module).__name__}(…) does not take rows of shape {tuple(input_shape)}: {said}. {remedy}"
             ) from error
         return cast("Ladder", model)  # it has all of a ladder that training asks for
 
