@@ -5,6 +5,7 @@ import re
 from copy import deepcopy
 from datetime import timedelta
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -748,6 +749,19 @@ def test_noise_of_other_shapes_is_refused(units, message):
     noise = [normal(21, count) for count in units]
     with pytest.raises(ValueError, match=re.escape(message)):
         gamma(dense_network(), n_classes=3).costs(UNLABELED, LABELED, TARGETS, noise=noise)
+
+
+@pytest.mark.parametrize(
+    ("noise", "kind"),
+    [
+        (0.3, "float"),
+        ([np.zeros((12, units)) for units in (6, 5, 4, 3)], "ndarray"),
+        ([normal(12, units).double() for units in (6, 5, 4, 3)], "torch.float64"),
+    ],
+)
+def test_noise_that_is_no_list_of_tensors_of_the_networks_type_is_refused(noise, kind):
+    with pytest.raises(TypeError, match=f"Got noise as {kind}; expected"):
+        gamma(dense_network(), n_classes=3).costs(UNLABELED, noise=noise)
 
 
 def test_denoising_costs_of_no_rows_and_weights_of_another_shape_are_refused():

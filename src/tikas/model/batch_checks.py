@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from numbers import Integral
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -166,6 +167,26 @@ def _check_classes(targets: Tensor, classes: int) -> None:
         )
 
 
+def check_draws(noise: Any, dtype: torch.dtype, device: torch.device) -> None:
+    """Several tensors, of the type that is computed in.
+
+    Examples
+    --------
+    >>> check_draws(0.3, torch.float32, torch.device("cpu"))
+    Traceback (most recent call last):
+    TypeError: Got noise as float; expected several tensors, standard normal: their deviations are the model's own.
+    """
+    if not isinstance(noise, Sequence):
+        raise TypeError(
+            f"Got noise as {type(noise).__name__}; expected several tensors, standard normal: their deviations are the "
+            "model's own."
+        )
+    strange = [draw for draw in noise if not isinstance(draw, Tensor) or draw.dtype != dtype]
+    if strange and not (isinstance(strange[0], Tensor) and torch.is_autocast_enabled(device.type)):
+        kind = strange[0].dtype if isinstance(strange[0], Tensor) else type(strange[0]).__name__
+        raise TypeError(f"Got noise as {kind}; expected tensors of the type of the rows, {dtype}.")
+
+
 def check_noise(noise: Sequence[Tensor], rows: int, shapes: Sequence[tuple[int, ...]], batch: Tensor) -> None:
     """One draw for each level, of the type of the batch that it is for, and for the same members.
 
@@ -177,10 +198,7 @@ def check_noise(noise: Sequence[Tensor], rows: int, shapes: Sequence[tuple[int, 
     Traceback (most recent call last):
     ValueError: Got noise of shapes [(8, 4)]; expected one tensor for each level: [(8, 4), (8, 3)].
     """
-    strange = [draw for draw in noise if not isinstance(draw, Tensor) or draw.dtype != batch.dtype]
-    if strange and not (isinstance(strange[0], Tensor) and torch.is_autocast_enabled(batch.device.type)):
-        kind = strange[0].dtype if isinstance(strange[0], Tensor) else type(strange[0]).__name__
-        raise TypeError(f"Got noise as {kind}; expected tensors of the type of the rows, {batch.dtype}.")
+    check_draws(noise, batch.dtype, batch.device)
     members = tuple(batch.shape[: -1 - len(shapes[0])])
     given, expected = [tuple(draw.shape) for draw in noise], [(*members, rows, *shape) for shape in shapes]
     if given != expected:

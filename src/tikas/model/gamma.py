@@ -6,7 +6,7 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from tikas.model.batch_checks import check_calibration, check_not_one, check_some, check_targets
+from tikas.model.batch_checks import check_calibration, check_draws, check_not_one, check_some, check_targets
 from tikas.model.checks import check_gamma, wrong_scores
 from tikas.model.corruption import NORMALIZATIONS, Corruption, Draws, GivenDraws, RecordedDraws, in_eval_mode
 from tikas.model.costs import Costs, supervised_cost
@@ -192,6 +192,8 @@ class Gamma(nn.Module):
             check_not_one(len(unlabeled), "unlabelled ")
         check_not_one(len(labeled), "labelled ")
         check_targets(targets, weights, labeled.shape[:1], self.task, self.rung.shape)
+        if noise is not None:
+            check_draws(noise, self.rung.mean.dtype, self.rung.mean.device)
         draws = Draws() if noise is None else GivenDraws(noise, slice(None, len(labeled)))
         supervised = self.rung.mean.new_zeros(())
         if len(labeled):
