@@ -92,6 +92,7 @@ STUDIES = (
     *study("bottom/1000", _costs(FULL_1000, ONE_BOTTOM)),
     *study("bottom/all", _costs(FULL_ALL, ONE_BOTTOM)),
     *study("full/50", _costs(Recipe(labels=50), FULL)),
+    *study("full-short/50", _costs(Recipe(labels=50, epochs=30), FULL), seeds=40),  # one in twenty ends far off
     *study("full/100", _costs(FULL_100, FULL)),
     *study("full/1000", _costs(FULL_1000, FULL)),
     *study("full/all", _costs(FULL_ALL, FULL)),
