@@ -11,6 +11,7 @@ import oracle as o
 import oracle_rungs as r
 from test_oracle_agreement import TASKS, assert_same_costs, pair
 from tikas import Conv, Dense, GlobalMeanPool, Ladder, MaxPool, MeanPool
+from tikas.model.costs import squared_distance
 from tikas.model.rungs import build
 from tikas.training.fleet import stack
 
@@ -314,3 +315,13 @@ def test_a_silent_channel_does_not_blow_up_the_cost_of_its_pooling_rung(silent: 
     noise = [torch.randn(26, *shape, generator=draws) for shape in ladder.shapes]
     costs = ladder.costs(rows, rows[:6], torch.tensor([0, 1, 2, 0, 1, 2]), noise)
     assert costs.denoising.max() < 100
+
+
+def test_gradients_of_maps_lie_as_the_maps_do():
+    maps = torch.rand(4, 3, 5, 5).contiguous(memory_format=torch.channels_last).requires_grad_()
+    laid_out = []
+    maps.register_hook(lambda gradient: laid_out.append(gradient.is_contiguous(memory_format=torch.channels_last)))
+    cost = squared_distance(maps, torch.zeros(4, 3, 5, 5), shape=(3, 5, 5))
+    cost.backward()
+    assert laid_out == [True]
+    assert cost.item() == pytest.approx(maps.square().mean().item())

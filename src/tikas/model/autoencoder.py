@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from tikas.model.checks import check_cost
-from tikas.model.costs import Costs
+from tikas.model.costs import Costs, squared_distance
 from tikas.model.dense import DenseRung, product, reset_weight
 from tikas.model.ladder import Ladder
-from tikas.model.layout import all_dims, per_unit, rows_dim
+from tikas.model.layout import per_unit, rows_dim
 from tikas.model.specs import Dense, RungSpec
 
 
@@ -119,7 +119,7 @@ class Autoencoder(Ladder):
             draw.narrow(rows_dim(rung.shape), count - rows, rows) for draw, rung in zip(noise, self.rungs, strict=True)
         ]
         rebuilt = self._rebuild(self._corrupted(unlabeled, draws))
-        reconstruction = (unlabeled - rebuilt).square().mean(all_dims(self.shapes[0]))
+        reconstruction = squared_distance(unlabeled, rebuilt, self.shapes[0])
         denoising = [reconstruction, *[torch.zeros_like(supervised)] * self.top]
         return Costs(supervised + self.cost * reconstruction, supervised, torch.stack(denoising, dim=-1))
 

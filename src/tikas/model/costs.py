@@ -1,10 +1,12 @@
-"""The costs of an update: what `costs` of every model returns, and the supervised one of them."""
+"""The costs of an update: what `costs` of every model returns, and the two kinds of them."""
 
+from math import prod
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from tikas.model.layout import all_dims, rows_dim
 from tikas.model.names import Task
 
 
@@ -60,3 +62,17 @@ def supervised_cost(output: Tensor, targets: Tensor | None, weights: Tensor | No
     if weights is None:
         return cost.mean(-1)
     return (weights * cost).sum(-1) / weights.sum(-1).clamp_min(torch.finfo(cost.dtype).tiny)
+
+
+def squared_distance(one: Tensor, other: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """‖one - other‖² per row and unit of two batches of the level's `shape`, ``(*members,)``.
+
+    The same as a mean, but for the way back of that: it would make a gradient with its channels first for maps that
+    have them last, and on a CPU all that meets it goes slower.
+
+    Examples
+    --------
+    >>> squared_distance(torch.zeros(2, 3), torch.tensor([[3.0, 0.0, 0.0], [0.0, 0.0, 3.0]]), shape=(3,))
+    tensor(3.)
+    """
+    return (one - other).square().sum(all_dims(shape)) / (one.shape[rows_dim(shape)] * prod(shape))

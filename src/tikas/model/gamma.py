@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from tikas.model.batch_checks import check_calibration, check_draws, check_not_one, check_some, check_targets
 from tikas.model.checks import check_gamma, wrong_scores
 from tikas.model.corruption import NORMALIZATIONS, Corruption, Draws, GivenDraws, RecordedDraws, in_eval_mode
-from tikas.model.costs import Costs, supervised_cost
+from tikas.model.costs import Costs, squared_distance, supervised_cost
 from tikas.model.encoder import Encoder
 from tikas.model.names import Task
 from tikas.model.refusals import check_tensor, explained
@@ -231,7 +231,7 @@ class Gamma(nn.Module):
         above = self.rung.activate(corrupted).softmax(-1)
         assert self.rung.denoiser is not None
         denoised = self.rung.denoiser(corrupted, normalize(above, self.rung.shape))
-        return (clean - statistics.normalize(denoised)).square().mean()
+        return squared_distance(clean, statistics.normalize(denoised), self.rung.shape)
 
     def draw_noise(self, rows: Tensor, count: int, generator: torch.Generator | None = None) -> list[Tensor]:
         """Standard-normal noise for `count` rows like these at every place, as `costs` takes it.

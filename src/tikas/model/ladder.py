@@ -8,9 +8,9 @@ from torch import Tensor, nn
 
 from tikas.model.batch_checks import check_noise, check_not_one, check_some, check_targets
 from tikas.model.checks import check_settings
-from tikas.model.costs import Costs, supervised_cost
+from tikas.model.costs import Costs, squared_distance, supervised_cost
 from tikas.model.encoder import Encoder
-from tikas.model.layout import all_dims, first_rows, rows_dim
+from tikas.model.layout import first_rows, rows_dim
 from tikas.model.names import DenoiserName, Task
 from tikas.model.rungs import Rung, RungSpec, build
 from tikas.model.statistics import Statistics, normalize
@@ -223,7 +223,7 @@ class Ladder(Encoder):
         statistics = climb.statistics[level]
         if statistics is not None:
             denoised = self.rungs[level].statistics_of_cost(statistics).normalize(denoised)
-        return (climb.latents[level][CLEAN] - denoised).square().mean(all_dims(self.shapes[level]))
+        return squared_distance(climb.latents[level][CLEAN], denoised, self.shapes[level])
 
     def _descent(self) -> range:
         """The levels that the decoder visits, from the top down; none where nothing has a cost."""
