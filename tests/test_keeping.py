@@ -170,11 +170,16 @@ def test_what_is_discarded_is_gone_and_nothing_else(tmp_path):
     assert not store.path.exists()
 
 
-def test_members_beside_a_damaged_one_go_on(tmp_path):
+@pytest.mark.parametrize(
+    "damage",
+    [lambda whole: whole[:-10], lambda whole: whole[:-10] + bytes(byte ^ 1 for byte in whole[-10:])],
+    ids=["cut short", "with other bytes in its tensors"],
+)
+def test_members_beside_a_damaged_one_go_on(tmp_path, damage):
     keep = Keeping(Folder(tmp_path), every=0)
     train([RECIPE] * 3, keep, epochs=EPOCHS_BEFORE)
     damaged = tmp_path / f"{keep.names[1]}.safetensors"
-    damaged.write_bytes(damaged.read_bytes()[:-10])
+    damaged.write_bytes(damage(damaged.read_bytes()))
     again = Keeping(Folder(tmp_path), every=0)
     train([RECIPE] * 3, again)
     assert set(again.continued) == {keep.names[0], keep.names[2]}

@@ -143,19 +143,6 @@ def checksum(tensors: Mapping[str, Tensor]) -> str:
     return f"{total:08x}"
 
 
-def read_header(path: Path) -> dict[str, Any]:
-    """The header alone, so that a large file of another kind is told apart before it is read.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     read_header(write(Path(folder, "some.safetensors"), {}, {"epoch": 3}))
-    {'epoch': 3}
-    """
-    return _read_metadata(path)[0]
-
-
 def _read_metadata(path: Path) -> tuple[dict[str, Any], str | None]:
     """The header, and the checksum of the tensors; files of earlier versions have none."""
     foreign = NotAModelError(

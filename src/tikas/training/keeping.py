@@ -65,18 +65,16 @@ class Folder:
 
     def epochs(self, name: str) -> int:
         """How many epochs a member had that is kept here; none of one that is not, or whose file is damaged."""
-        try:
-            return len(_header(checkpoint.read_header(self._file(name)))["history"])
-        except (checkpoint.NotAModelError, OSError):
-            return 0
+        kept = self.get(name)
+        return 0 if kept is None else len(kept.history)
 
     def get(self, name: str) -> Kept | None:
         """A member, if it is kept here and its file is whole."""
         try:
             tensors, header = checkpoint.read(self._file(name))
-            return Kept(tensors, _header(header)["history"], header["continued"])
         except (checkpoint.NotAModelError, OSError):
             return None
+        return Kept(tensors, header["history"], header["continued"]) if header.get("kind") == KIND else None
 
     def __setitem__(self, name: str, kept: Kept) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
@@ -155,12 +153,8 @@ class Keeping:
     def take_up(self, names: Sequence[str]) -> list[Kept] | None:
         """Members as they were kept, if all of them are, after equally many epochs; the clock starts."""
         self._last[tuple(names)] = time.monotonic(), None
-        epochs = {self.store.epochs(name) for name in names}
-        if len(epochs) > 1 or 0 in epochs:
-            return None
-        found = [self.store.get(name) for name in names]
-        members = [kept for kept in found if kept is not None]
-        if len(members) < len(names):
+        members = [kept for kept in map(self.store.get, names) if kept is not None]
+        if len(members) < len(names) or len({len(kept.history) for kept in members}) > 1:
             return None
         for name, kept in zip(names, members, strict=True):
             if name not in self._own:
@@ -247,9 +241,3 @@ def name_of(
 
 def _bytes(array: NDArray[Any]) -> bytes:
     return str(array.shape).encode() + np.ascontiguousarray(array).tobytes()
-
-
-def _header(header: dict[str, Any]) -> dict[str, Any]:
-    if header.get("kind") != KIND:
-        raise checkpoint.NotAModelError("not a training under way")
-    return header
