@@ -1,7 +1,7 @@
 """The loop does what a plain one would: it anneals, keeps away from held-out rows, repeats itself, and stops well."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from math import isfinite
@@ -9,12 +9,13 @@ from math import isfinite
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from tikas.data.sources import load
 from tikas.data.splits import Split, split
 from tikas.data.streams import Examples, Streams
+from tikas.model.gamma import gamma
 from tikas.model.ladder import Ladder
 from tikas.training.fit import Progress, Trained, TrainingDivergedError, error_of, fit
 from tikas.training.fleet import Fleet, build_ladder
@@ -40,6 +41,12 @@ def train(recipe: Recipe = RECIPE, examples: Examples | None = None, split: Spli
     return fit(examples or blobs(recipe.task), [split], recipe, [seed], device="cpu", **more)
 
 
+def build_module(_: Recipe, shape: Sequence[int], outputs: int, seed: int | None) -> Ladder:
+    torch.manual_seed(seed or 0)
+    layers = nn.Sequential(nn.Linear(*shape, 6), nn.ReLU(), nn.Linear(6, outputs))
+    return gamma(layers, outputs, example=torch.zeros(2, *shape))
+
+
 def same_state(one: Ladder, other: Ladder) -> bool:
     """Bit for bit, parameters and statistics."""
     ours, theirs = one.state_dict(), other.state_dict()
@@ -48,6 +55,22 @@ def same_state(one: Ladder, other: Ladder) -> bool:
 
 def costs_of(history: list[dict]) -> list[dict]:
     return [{name: value for name, value in line.items() if name != "seconds"} for line in history]
+
+
+# Whatever the caller is in.
+
+
+@pytest.mark.parametrize("build", [build_ladder, build_module], ids=["a ladder", "a module of somebody else's"])
+def test_autocast_around_training_changes_nothing(build):
+    """It would keep the first copies of weights that it makes, and a module would learn by those until the end."""
+    recipe = replace(RECIPE, costs=(1.0,))
+    expected = train(recipe, build=build)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = train(recipe, build=build)
+        assert torch.is_autocast_enabled("cpu")
+        assert torch.is_autocast_cache_enabled()
+    assert costs_of(found.histories[0]) == costs_of(expected.histories[0])
+    assert same_state(found.ladders[0], expected.ladders[0])
 
 
 # Annealing reaches the optimiser.

@@ -1,7 +1,7 @@
 """Where to train and measure, and how precisely: the device that was asked for, once it is known to be there."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from threading import Lock
 from typing import Any, Generic, TypeVar, cast
 
@@ -147,6 +147,26 @@ def single_precision() -> Iterator[None]:
     """
     with _default_type():
         torch.set_default_dtype(torch.float32)
+        yield
+
+
+@contextmanager
+def without_autocast() -> Iterator[None]:
+    """Products of the type of their factors, whatever autocast the caller is in.
+
+    Autocast keeps the copies that it makes of weights until it is left: weights that learn inside would be used as they
+    were at first. So nothing is kept here, of autocast inside this either.
+
+    Examples
+    --------
+    >>> with torch.autocast("cpu", torch.bfloat16), without_autocast():
+    ...     (torch.ones(2, 2) @ torch.ones(2, 2)).dtype
+    torch.float32
+    """
+    with ExitStack() as contexts:
+        for kind in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(kind):
+                contexts.enter_context(torch.autocast(kind, enabled=False, cache_enabled=False))
         yield
 
 
