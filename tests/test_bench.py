@@ -193,6 +193,12 @@ def test_the_command_prints_a_table_and_adds_records(tmp_path, capsys):
     assert [record["benchmark"] for record in read(path)] == ["fleets", "fleets", "utilisation"]
 
 
+def test_a_place_where_records_cannot_go_is_refused_before_anything_is_measured(tmp_path, monkeypatch):
+    monkeypatch.setitem(BENCHMARKS, "fleets", lambda _: pytest.fail("it was measured"))
+    with pytest.raises(IsADirectoryError, match=r"--record .* is a folder: give the path of a file in it"):
+        bench(Bench(("fleets",), record=tmp_path, device="cpu"))
+
+
 def test_a_benchmark_that_there_is_not_is_refused_by_name():
     with pytest.raises(ValueError, match="no benchmark speed; there are engine, fleets"):
         bench(Bench(("speed",)))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from tyro.conf import Positional, arg
 
 from tikas.commands.flags import FAILED, Device, Flag, OptionalFile
-from tikas.commands.outputs import complain
+from tikas.commands.outputs import complain, make_folder_of
 
 if TYPE_CHECKING:
     from tikas.experiments.bench import Figure
@@ -59,6 +59,8 @@ def bench(command: Bench) -> int:
     unknown = [name for name in command.names if name not in BENCHMARKS]
     if unknown:
         raise ValueError(f"There is no benchmark {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}.")
+    if command.record:
+        make_folder_of(command.record, "--record")
     device = suitable_device(command.device)
     plan = Plan(device, not command.full, command.members)
     figures: list[Figure] = []
