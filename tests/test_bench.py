@@ -1,6 +1,7 @@
 """Benchmarks compare like with like, take turns, and say what was measured on what."""
 
 import io
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -191,6 +192,18 @@ def test_the_command_prints_a_table_and_adds_records(tmp_path, capsys):
     assert "2 seeds" in out
     assert "utilisation" in out
     assert [record["benchmark"] for record in read(path)] == ["fleets", "fleets", "utilisation"]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+def test_what_was_measured_is_shown_where_the_next_benchmark_does_not_end(monkeypatch, capsys, error):
+    def ends_badly(_: Plan) -> Iterator[Figure]:
+        yield Figure("fleets", "1 seed", 12.5)
+        raise error
+
+    monkeypatch.setitem(BENCHMARKS, "fleets", ends_badly)
+    with pytest.raises(error):
+        bench(Bench(("fleets",), device="cpu"))
+    assert "12.5" in capsys.readouterr().out
 
 
 def test_a_place_where_records_cannot_go_is_refused_before_anything_is_measured(tmp_path, monkeypatch):

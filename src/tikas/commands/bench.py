@@ -65,16 +65,18 @@ def bench(command: Bench) -> int:
     plan = Plan(device, not command.full, command.members)
     figures: list[Figure] = []
     failed = False
-    for name in command.names or BENCHMARKS:
-        try:
-            with Console(stderr=True).status(f"measuring: {name}"):
-                for figure in BENCHMARKS[name](plan):
-                    figures.append(figure)
-                    if command.record:
-                        append(command.record, figure.record(device, quick=plan.quick))
-        except RivalMissingError as error:
-            failed = True
-            complain(f"{name}: {error}")
-    if figures:
-        Console().print(benchmark_table(figures, headline(device)))
+    try:
+        for name in command.names or BENCHMARKS:
+            try:
+                with Console(stderr=True).status(f"measuring: {name}"):
+                    for figure in BENCHMARKS[name](plan):
+                        figures.append(figure)
+                        if command.record:
+                            append(command.record, figure.record(device, quick=plan.quick))
+            except RivalMissingError as error:
+                failed = True
+                complain(f"{name}: {error}")
+    finally:  # after Ctrl-C or an error too: what was measured took minutes
+        if figures:
+            Console().print(benchmark_table(figures, headline(device)))
     return FAILED if failed else 0
