@@ -357,6 +357,7 @@ def test_defaults_follow_from_the_data_and_the_network() -> None:
         (["train", "--task", "regression"], "learns a column of numbers, and digits has classes. Give a table"),
         (["train", "--output", "empty"], "empty is a folder"),
         (["train", "--device", "abacus"], "device='abacus': torch has no such device"),
+        (["train", "--device", "meta"], "device='meta': torch has no such device"),
         (["train", "--seed", "-1"], "seed=-1"),
         (["train", "--denoiser", "magic"], "magic"),
         (["train", "--data", "nope"], "digits, mnist, fashion-mnist"),

@@ -35,7 +35,7 @@ def suitable_device(asked: str | torch.device | None = None) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(asked)
-        torch.empty(0, device=device)
+        torch.zeros(1, device=device).item()  # 'meta' makes tensors, and computes nothing
     except (AssertionError, NotImplementedError, RuntimeError, TypeError) as error:
         raise ValueError(
             f"device={asked!r}: torch has no such device. Give 'cpu', or 'cuda' where there is a GPU, or leave it out."
