@@ -372,6 +372,7 @@ def test_defaults_follow_from_the_data_and_the_network() -> None:
         (["predict", "absent.safetensors", "rows.csv"], "absent.safetensors"),
         (["predict"], "Missing from tikas predict: MODEL, FILE"),
         (["predict", "m.safetensors", "rows.csv", "--device", "abacus"], "device='abacus': torch has no such device"),
+        (["reproduce", "table1", "--device", "abacus"], "device='abacus': torch has no such device"),
     ],
 )
 def test_a_usage_error_is_one_clear_line_and_exit_code_2(

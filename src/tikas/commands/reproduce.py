@@ -115,8 +115,10 @@ def _tasks(command: Reproduce) -> list[Task]:
 
 def _measure(command: Reproduce, tasks: list[Task], ledger: Ledger) -> int:
     from tikas.experiments.reproduce import reproduce as measure
+    from tikas.training.devices import suitable_device
     from tikas.training.progress import progress_bar
 
+    suitable_device(command.device)  # or every task would fail by itself
     outcome = measure(
         tasks,
         ledger,
