@@ -1,6 +1,7 @@
 """The page of results: rendered from the records, missing where there are none, and verdicts by a proper test."""
 
 import builtins
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -216,6 +217,20 @@ def test_pictures_have_the_same_bytes_every_time(tmp_path: Path) -> None:
     for name in names:
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "other" / name).read_bytes()
     assert len((tmp_path / "one" / "table1.svg").read_bytes()) < 100_000
+
+
+def test_a_page_that_cannot_be_written_whole_leaves_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "README.md").write_text("the old page")
+
+    def full_disk(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full_disk)
+    with pytest.raises(OSError, match="No space left"):
+        reproduce(Reproduce(render=True, results=tmp_path))
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("README.md", "the old page")]
 
 
 def test_without_matplotlib_the_tables_are_rendered_and_a_line_says_what_is_missing(

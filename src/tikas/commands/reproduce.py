@@ -175,13 +175,14 @@ def _listing(tasks: Iterable[Task], ledger: Ledger) -> list[str]:
 
 
 def _render(folder: Path, ledger: Ledger) -> None:
+    from tikas.training.checkpoint import replace_file
     from tikas.views.plots import PlotsMissingError, draw
     from tikas.views.results import pictures, results_page
 
     if not folder.is_dir():
         raise NotADirectoryError(f"--results {folder} is no folder. Give the one with the records.")
     page = folder / "README.md"
-    page.write_text(results_page(ledger))
+    replace_file(page, results_page(ledger).encode())
     print(page)
     try:
         for path in draw(pictures(ledger), ledger, folder):
