@@ -131,6 +131,15 @@ def test_labels_that_are_left_over_are_measured_on(capsys: pytest.CaptureFixture
     assert "nothing to measure" not in printed
 
 
+def test_brackets_in_the_name_of_a_file_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    """They are how the library that draws the table is told of colours."""
+    Path("mine[").mkdir()
+    for name in ("mine[old].csv", "mine[/old].csv"):
+        Path(name).write_text("a,kind\n" + "".join(f"{i / 100},{'high' if i > 99 else 'low'}\n" for i in range(200)))
+        assert run("train", "--data", name, "--target", "kind", *QUICK, "--no-baseline") == 0
+        assert name in capsys.readouterr().out.splitlines()[0]
+
+
 def test_values_of_a_table_go_from_training_to_prediction(capsys: pytest.CaptureFixture[str]) -> None:
     x = np.random.default_rng(0).normal(size=(300, 2)).round(3)
     y = (100 + 20 * x[:, 0] - 10 * x[:, 1]).round(2)

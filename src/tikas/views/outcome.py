@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from statistics import mean, stdev
 from typing import TYPE_CHECKING
 
+from rich.markup import escape
 from rich.table import Table
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def outcome_table(runs: Mapping[str, Run], recipe: Recipe) -> Table:
     """
     labels = "all labels" if recipe.labels == "all" else f"{recipe.labels} labels"
     title = f"{recipe.data}, {labels}, {'-'.join(map(str, recipe.network))}, {recipe.epochs} epochs"
-    table = Table(title=title, min_width=min(len(title), 80))
+    table = Table(title=escape(title), min_width=min(len(title), 80))
     validated, hidden = recipe.validation > 0, max(outcome.hidden_labels for outcome in runs.values())
     error = "error" if recipe.task == "classification" else "RMSE"
     judged = f"{error} on the {hidden} hidden labels" if hidden else f"test {error}"
