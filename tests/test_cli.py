@@ -452,6 +452,13 @@ def test_a_warning_is_one_line_and_the_callers_own_way_to_show_it_is_left_as_it_
     assert (warnings.showwarning, list(warnings.filters)) == before
 
 
+@pytest.mark.filterwarnings("default")
+def test_a_warning_is_shown_once_though_it_is_of_both_networks(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("mine.csv").write_text("a,kind\n" + "".join(f"{i / 10},{'high' if i > 9 else 'low'}\n" for i in range(20)))
+    assert run("train", "--data", "mine.csv", "--target", "kind", "--labels", "10", *QUICK) == 0
+    assert "20 rows are fewer than a batch of 100" in said(capsys)
+
+
 def test_ctrl_c_keeps_a_model_that_can_be_used(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -38,8 +38,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Threads that spin while they wait are many times slower where another process wants their core.
     os.environ.setdefault("GOMP_SPINCOUNT", "30000")
     words = list(sys.argv[1:] if arguments is None else arguments)
+    shown: set[str] = set()
+
+    def show(message: Warning | str, *_: Any, **__: Any) -> None:
+        """Once: every fleet and every network of a command may have the same to say."""
+        if str(message) not in shown:
+            shown.add(str(message))
+            complain(f"warning: {message}")
+
     with warnings.catch_warnings():
-        warnings.showwarning = _show_warning
+        warnings.showwarning = show
         return _run(words)
 
 
@@ -98,10 +106,6 @@ def _parse(arguments: list[str]) -> Command:
         complain(error)
         raise SystemExit(USAGE) from error
     return command
-
-
-def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    complain(f"warning: {message}")
 
 
 if __name__ == "__main__":
