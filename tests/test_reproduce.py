@@ -551,6 +551,8 @@ def test_a_revision_says_whether_files_that_git_knows_have_changes(
     git("init")
     assert revision() == "", "no commit"
     (tmp_path / "records.py").write_text("first")
+    git("commit", "--allow-empty", "-m", "Begin something else")
+    assert revision() == "", "installed inside a repository that is not its own"
     git("add", "records.py")
     git("commit", "-m", "Begin")
     head = git("rev-parse", "--short=12", "HEAD")

@@ -66,6 +66,8 @@ def versions() -> dict[str, str]:
 def revision() -> str:
     """What TIKAS_REVISION says, else the git revision of the working tree, "-dirty" if it has changes.
 
+    Empty where this package is in no repository, or is only installed inside somebody else's.
+
     Examples
     --------
     >>> revision().removesuffix("-dirty").isalnum() or revision() == ""
@@ -74,6 +76,7 @@ def revision() -> str:
     if "TIKAS_REVISION" in os.environ:  # a copy of the tree on another machine may lie inside a repository of its own
         return os.environ["TIKAS_REVISION"]
     try:
+        _git("ls-files", "--error-unmatch", __file__)
         name, changes = _git("rev-parse", "--short=12", "HEAD"), _git("status", "--porcelain", "--untracked-files=no")
     except (OSError, subprocess.CalledProcessError):
         return ""
