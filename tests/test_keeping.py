@@ -235,6 +235,16 @@ def test_ladders_of_another_shape_are_refused_with_both_shapes(tmp_path):
         train([RECIPE], Keeping(Folder(tmp_path), every=0), build=build_wider)
 
 
+def test_what_is_missing_of_a_kept_member_is_named(tmp_path):
+    keep = Keeping(Folder(tmp_path), every=0)
+    train([RECIPE], keep, epochs=EPOCHS_BEFORE)
+    (kept,) = keep.take_up(keep.names)
+    tensors = {name: tensor for name, tensor in kept.tensors.items() if name != "mean.rungs.1.beta"}
+    keep.store[keep.names[0]] = kept._replace(tensors=tensors)
+    with pytest.raises(ValueError, match=r"^mean\.rungs\.1\.beta was not kept, .* Delete the folder"):
+        train([RECIPE], Keeping(Folder(tmp_path), every=0))
+
+
 def test_ladders_to_go_on_from_are_not_kept_under_a_name():
     start = [build_ladder(RECIPE, (7,), 3, seed=0)]
     with pytest.raises(ValueError, match="Leave out either keep or start"):

@@ -240,9 +240,9 @@ class Fleet:
         for name, place in self.tensors().items():
             kept, expected = snapshot.get(name), (self.members, *place.shape[len(self.member_dims) :])
             if kept is None or kept.shape != expected:
-                shape = "not" if kept is None else f"with shape {tuple(kept.shape)}"
+                was = "was not kept" if kept is None else f"was kept with shape {tuple(kept.shape)}"
                 raise ValueError(
-                    f"{name} was kept {shape}, and these members ask for {expected}: another version of tikas may have "
+                    f"{name} {was}, and these members ask for {expected}: another version of tikas may have "
                     "kept them. Delete the folder of unfinished training to begin anew."
                 )
             place.copy_(kept if self.member_dims else kept[0])
