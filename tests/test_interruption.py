@@ -13,7 +13,7 @@ from torch import nn
 import tikas
 from tikas import LadderClassifier, LadderRegressor
 from tikas.cli import main
-from tikas.training import groups
+from tikas.training import groups, loop
 from tikas.training.fleet import Fleet
 
 IRIS, SPECIES = scale(load_iris().data), load_iris().target
@@ -164,6 +164,22 @@ class TestTheCommandLine:
         assert captured.out == ""
         assert captured.err == ("tikas: interrupted before an epoch was finished, so that there is no model to keep\n")
         assert list(Path().iterdir()) == []
+
+    def test_ends_after_the_ladder_where_ctrl_c_came_once_its_epochs_were_over(self, monkeypatch, capsys):
+        """While it was calibrated: there is little left to do for the ladder, but the baseline is not wanted."""
+        finish, presses = loop._finish, [KeyboardInterrupt]
+
+        def pressed(*arguments: object) -> object:
+            while presses:
+                raise presses.pop()
+            return finish(*arguments)
+
+        monkeypatch.setattr(loop, "_finish", pressed)
+        assert main(list(self.FLAGS)) == 130
+        captured = capsys.readouterr()
+        assert captured.out.count(" %") == 1
+        assert "model saved to m.safetensors" in captured.out
+        assert captured.err == "tikas: interrupted; the figures are of what was trained until then\n"
 
     def test_shows_the_ladder_where_the_baseline_had_not_begun(self, press_ctrl_c, capsys):
         press_ctrl_c(self.UPDATES + 5)

@@ -89,13 +89,14 @@ def test_a_member_learns_the_same_alone_and_after_an_interruption(tmp_path: Path
         assert one["test_error"] == pytest.approx(other["test_error"], abs=0.4)  # two rows of 500
 
 
-def test_ctrl_c_leaves_what_was_finished_and_nothing_half_trained(tmp_path: Path) -> None:
+@pytest.mark.parametrize("pressed", [2, 3], ids=["at the end of the first fleet", "in the middle of the second"])
+def test_ctrl_c_leaves_what_was_finished_and_nothing_half_trained(tmp_path: Path, pressed: int) -> None:
     out = tmp_path / "paper.jsonl"
     epochs = []
 
     def interrupt(progress: Progress) -> None:
         epochs.extend(progress.members)
-        if len(epochs) == 3:  # in the middle of the second fleet
+        if progress.members and len(epochs) == pressed:
             raise KeyboardInterrupt
 
     outcome = reproduce([CELL], Ledger(), out, digits, most=1, watch=lambda _: nullcontext(interrupt))

@@ -113,7 +113,7 @@ def train(command: Train) -> int:
                 raise
             interrupted = True
             break
-        interrupted = runs[name].trained.interrupted
+        interrupted = runs[name].trained.stop_asked
         if name == LADDER:
             saved = _save(runs[name], output)
         if interrupted:

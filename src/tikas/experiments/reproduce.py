@@ -32,7 +32,7 @@ UNFINISHED = "unfinished"
 
 
 class InterruptedMeasuringError(Exception):
-    """Ctrl-C came while a fleet trained; what its unfinished members had learned until then is not a result."""
+    """Ctrl-C came while a fleet trained; what unfinished members had learned until then is not a result."""
 
 
 @dataclass(frozen=True)
@@ -261,5 +261,5 @@ def _records(
                 **({} if at_one_go else {"continued_after_epochs": keep.continued.get(name, [])}),
             }
             keep.discard([name])
-    if trained.interrupted:
+    if trained.stop_asked:
         raise InterruptedMeasuringError(f"{title_of(fleet)} were interrupted")

@@ -77,6 +77,7 @@ def train_in_groups(job: Job, devices: Sequence[torch.device], on_epoch: Callabl
         [part.ladders[0] for part in trained],
         [part.histories[0] for part in trained],
         any(part.interrupted for part in trained),
+        stop.is_set(),
     )
 
 

@@ -50,11 +50,14 @@ class Trained(NamedTuple):
     interrupted
         Whether Ctrl-C ended it before its last epoch. A member whose fleet had not begun then has an empty history, and
         its first weights.
+    stop_asked
+        Whether Ctrl-C came at all. After the last epoch it cuts nothing short, but what was to follow is not wanted.
     """
 
     ladders: list[Ladder]
     histories: list[History]
     interrupted: bool
+    stop_asked: bool = False
 
 
 class TrainingDivergedError(ArithmeticError):
@@ -172,7 +175,7 @@ def train(
     except KeyboardInterrupt:  # there is little left to do, and everything to lose
         stop.set()
         ladders = _finish(fleet, job)
-    return Trained(ladders, histories, interrupted=len(histories[0]) < recipe.epochs)
+    return Trained(ladders, histories, len(histories[0]) < recipe.epochs, stop.is_set())
 
 
 def _finish(fleet: Fleet, job: Job) -> list[Ladder]:
