@@ -187,9 +187,9 @@ def fleets(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     return begun
 
 
-def room_for(members: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def room_for(members: float, monkeypatch: pytest.MonkeyPatch, batch_size: int = 20) -> None:
     """Free memory for so many members beside the examples, which are on the device already."""
-    needed = bytes_of_a_member(build_double(RECIPE, (7,), 3, 0), rows=2 * 20 + 12, updates_in_a_block=1)
+    needed = bytes_of_a_member(build_double(RECIPE, (7,), 3, 0), rows=2 * batch_size + 12, updates_in_a_block=1)
     monkeypatch.setattr(groups, "free_bytes", lambda _: members * needed / groups.SHARE_OF_MEMORY)
 
 
@@ -204,6 +204,12 @@ def test_a_fleet_that_does_not_fit_is_split_into_even_ones(monkeypatch, fleets, 
     room_for(room, monkeypatch)
     assert_same(together(OWN_SETTINGS), whole)
     assert fleets == expected
+
+
+def test_a_batch_needs_no_memory_for_rows_that_are_not_there(monkeypatch, fleets):
+    room_for(5.1, monkeypatch, batch_size=len(CLASSES))
+    together([replace(RECIPE, batch_size=10 * len(CLASSES))] * 5)
+    assert fleets == [SEEDS]
 
 
 def test_where_not_even_one_seems_to_fit_they_are_tried_one_by_one(monkeypatch, fleets):

@@ -156,7 +156,7 @@ def _by_epochs(job: Job, members: Sequence[int]) -> list[list[int]]:
 def _groups(job: Job, members: Sequence[int], device: torch.device, reporter: "_Reporter") -> list[list[int]]:
     """Members that train together: all, or as many as there is memory for; networks of others' making one by one."""
     ladder, recipe = job.build_member(members[0]), job.recipes[0]
-    rows = 2 * recipe.batch_size + recipe.labeled_batch_size
+    rows = 2 * min(recipe.batch_size, len(job.splits[0].unlabeled)) + recipe.labeled_batch_size
     block = UPDATES_IN_A_REPLAY if device.type == "cuda" else 1
     needed, free = bytes_of_a_member(ladder, rows, block), free_bytes(device)
     examples = job.examples.rows
