@@ -9,10 +9,11 @@ from tikas.data.splits import Split
 from tikas.data.streams import Examples
 from tikas.model.ladder import Ladder
 from tikas.training.devices import single_precision, without_autocast
+from tikas.training.evaluation import error_of
 from tikas.training.fleet import build_ladder
 from tikas.training.groups import suitable_devices, train_in_groups
 from tikas.training.keeping import Keeping, Memory, name_of
-from tikas.training.loop import Build, History, Job, Progress, Trained, TrainingDivergedError, error_of
+from tikas.training.loop import Build, History, Job, Progress, Trained, TrainingDivergedError
 from tikas.training.recipe import Recipe
 
 __all__ = ["Build", "History", "Progress", "Trained", "TrainingDivergedError", "error_of", "fit"]

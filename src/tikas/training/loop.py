@@ -3,11 +3,9 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import prod
 from threading import Event
 from typing import Any, NamedTuple, Self
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,6 +14,7 @@ from tikas.data.streams import Examples, Streams
 from tikas.model.ladder import Ladder
 from tikas.training.devices import full_precision
 from tikas.training.engine import UPDATES_IN_A_REPLAY, launch, suitable_arithmetic
+from tikas.training.evaluation import calibration_rows, validation_errors
 from tikas.training.fleet import Fleet
 from tikas.training.keeping import Keeping, Kept
 from tikas.training.recipe import Recipe
@@ -23,9 +22,6 @@ from tikas.training.recipe import Recipe
 History = list[dict[str, Any]]
 Build = Callable[[Recipe, Sequence[int], int, int | None], Ladder]
 """Makes a member of a recipe, the shape of a row, the number of outputs and a seed, as `build_ladder` does."""
-
-MOST_WATCHED = 1_000
-"""Rows that the statistics come from when held-out rows are measured after an epoch: enough to watch training by."""
 
 
 class Progress(NamedTuple):
@@ -162,7 +158,9 @@ def train(
                 if stop.is_set():
                     break
                 lines = _train_epoch(fleet, job, epoch)
-                _add_validation_errors(lines, fleet, job)
+                if len(job.splits[0].validation):
+                    errors = validation_errors(fleet, job.splits, recipe.calibration)
+                    lines = [{**line, "validation_error": error} for line, error in zip(lines, errors, strict=True)]
                 for history, line in zip(histories, lines, strict=True):
                     history.append(line)
                 if job.keeping is not None and epoch < recipe.epochs and job.keeping.is_due(job.names, size):
@@ -183,7 +181,7 @@ def _finish(fleet: Fleet, job: Job) -> list[Ladder]:
     ladders, rows = fleet.disband(), job.examples.rows
     _check_weights(ladders, job)
     for ladder, split in zip(ladders, job.splits, strict=True):
-        chosen = split.labeled if job.recipes[0].calibration == "labeled" else split.unlabeled
+        chosen = calibration_rows(split, job.recipes[0].calibration)
         ladder.train()  # where Ctrl-C found it in eval mode: frozen layers are known by being in that mode alone
         with full_precision():
             ladder.calibrate(rows[torch.as_tensor(chosen, device=rows.device)])
@@ -278,57 +276,3 @@ def _advice(recipe: Recipe) -> str:
         f"Check that the columns are of about unit scale, then try a learning rate below {recipe.learning_rate:g} "
         f"or smaller costs than {recipe.costs}."
     )
-
-
-@torch.no_grad()
-def _add_validation_errors(lines: History, fleet: Fleet, job: Job) -> None:
-    """The error of every member on the rows held out for it: a percentage, or a root mean square for regression.
-
-    Members that are trained as one ladder are measured as one.
-    """
-    if not len(job.splits[0].validation):
-        return
-    by_labels = job.recipes[0].calibration == "labeled"
-    seen = [split.labeled if by_labels else split.unlabeled for split in job.splits]
-    watched = [rows[:: 1 + len(rows) // MOST_WATCHED] for rows in seen]
-    ladders = fleet.parts()
-    members = fleet.member_dims if len(ladders) == 1 else ()
-    some, held_out = (
-        torch.as_tensor(np.stack(rows), device=fleet.device).view(len(ladders), *members, -1)
-        for rows in (watched, [split.validation for split in job.splits])
-    )
-    errors: list[float] = []
-    for ladder, to_see, to_judge in zip(ladders, some, held_out, strict=True):
-        ladder.calibrate(job.examples.rows[to_see]).eval()
-        outputs = _outputs(ladder, job.examples.rows[to_judge])
-        errors += _errors(outputs, job.examples.targets[to_judge], ladder.task).flatten().tolist()
-        ladder.train()
-    for line, error in zip(lines, errors, strict=True):
-        line["validation_error"] = error
-
-
-def _outputs(ladder: Ladder, rows: Tensor) -> Tensor:
-    """The outputs of a calibrated ladder for rows ``(*members, rows, *shape)``, as many at a time as memory likes."""
-    across = -1 - len(ladder.shapes[0])
-    chunk = max(1, min(8192, 2**26 // max(map(prod, ladder.shapes))))
-    return torch.cat([ladder(some) for some in rows.split(chunk, across)], -2)
-
-
-def _errors(outputs: Tensor, targets: Tensor, task: str) -> Tensor:
-    if task == "classification":
-        return 100 * (outputs.argmax(-1) != targets).double().mean(-1)
-    return (outputs - targets).double().square().mean((-1, -2)).sqrt()
-
-
-@torch.no_grad()
-def error_of(ladder: Ladder, rows: Tensor, targets: Tensor) -> float:
-    """The percentage of rows that a calibrated ladder gets wrong, or for regression its root mean square error.
-
-    Examples
-    --------
-    >>> from tikas.model.specs import Dense
-    >>> ladder = Ladder(input_shape=(4,), rungs=[Dense(2)]).calibrate(torch.rand(50, 4)).eval()
-    >>> error_of(ladder, torch.rand(10, 4), torch.zeros(10, dtype=torch.int64)) in range(0, 101, 10)
-    True
-    """
-    return float(_errors(_outputs(ladder, rows), targets, ladder.task))

@@ -1,0 +1,91 @@
+"""How wrong ladders are: members while they train, on the rows held out for them, and any ladder afterwards."""
+
+from collections.abc import Sequence
+from math import prod
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from tikas.data.splits import Split
+from tikas.model.ladder import Ladder
+from tikas.training.fleet import Fleet
+from tikas.training.recipe import Calibration
+
+MOST_WATCHED = 1_000
+"""Rows that the statistics come from when held-out rows are measured after an epoch: enough to watch training by."""
+
+
+def calibration_rows(split: Split, calibration: Calibration) -> NDArray[np.int64]:
+    """Which rows of a member the statistics for prediction come from.
+
+    Examples
+    --------
+    >>> from tikas.data.splits import split
+    >>> chosen = split(np.arange(30) % 3, 6, validation=9)
+    >>> len(calibration_rows(chosen, "labeled")), len(calibration_rows(chosen, "all"))
+    (6, 21)
+    """
+    return split.labeled if calibration == "labeled" else split.unlabeled
+
+
+@torch.no_grad()
+def validation_errors(fleet: Fleet, splits: Sequence[Split], calibration: Calibration) -> list[float]:
+    """The error of every member on the rows held out for it: a percentage, or a root mean square for regression.
+
+    Members that are trained as one ladder are measured as one.
+
+    Examples
+    --------
+    >>> from tikas.data.splits import split
+    >>> from tikas.data.streams import Examples, Streams
+    >>> from tikas.model.specs import Dense
+    >>> ladder, classes = Ladder((8,), [Dense(5), Dense(3)]), torch.arange(60) % 3
+    >>> examples, splits = Examples(torch.rand(60, 8), classes, 3), [split(classes.numpy(), 9, validation=20)]
+    >>> fleet = Fleet([ladder], Streams(examples, splits, [0], ladder.shapes, 20, 20))
+    >>> 0 <= validation_errors(fleet, splits, "all")[0] <= 100
+    True
+    """
+    rows, targets = fleet.streams.examples.rows, fleet.streams.examples.targets
+    seen = [calibration_rows(split, calibration) for split in splits]
+    watched = [chosen[:: 1 + len(chosen) // MOST_WATCHED] for chosen in seen]
+    ladders = fleet.parts()
+    members = fleet.member_dims if len(ladders) == 1 else ()
+    some, held_out = (
+        torch.as_tensor(np.stack(chosen), device=fleet.device).view(len(ladders), *members, -1)
+        for chosen in (watched, [split.validation for split in splits])
+    )
+    errors: list[float] = []
+    for ladder, to_see, to_judge in zip(ladders, some, held_out, strict=True):
+        ladder.calibrate(rows[to_see]).eval()
+        errors += _errors(_outputs(ladder, rows[to_judge]), targets[to_judge], ladder.task).flatten().tolist()
+        ladder.train()
+    return errors
+
+
+@torch.no_grad()
+def error_of(ladder: Ladder, rows: Tensor, targets: Tensor) -> float:
+    """The percentage of rows that a calibrated ladder gets wrong, or for regression its root mean square error.
+
+    Examples
+    --------
+    >>> from tikas.model.specs import Dense
+    >>> ladder = Ladder(input_shape=(4,), rungs=[Dense(2)]).calibrate(torch.rand(50, 4)).eval()
+    >>> error_of(ladder, torch.rand(10, 4), torch.zeros(10, dtype=torch.int64)) in range(0, 101, 10)
+    True
+    """
+    return float(_errors(_outputs(ladder, rows), targets, ladder.task))
+
+
+def _outputs(ladder: Ladder, rows: Tensor) -> Tensor:
+    """The outputs of a calibrated ladder for rows ``(*members, rows, *shape)``, as many at a time as memory likes."""
+    across = -1 - len(ladder.shapes[0])
+    chunk = max(1, min(8192, 2**26 // max(map(prod, ladder.shapes))))
+    return torch.cat([ladder(some) for some in rows.split(chunk, across)], -2)
+
+
+def _errors(outputs: Tensor, targets: Tensor, task: str) -> Tensor:
+    if task == "classification":
+        return 100 * (outputs.argmax(-1) != targets).double().mean(-1)
+    return (outputs - targets).double().square().mean((-1, -2)).sqrt()
