@@ -190,6 +190,7 @@ def test_members_side_by_side_take_turns_each_on_a_stream_of_its_own(machine):
     assert len(set(machine.log)) == 3
     assert machine.main not in machine.log
     assert machine.log == machine.log[:3] * 6  # two epochs of three blocks
+    assert all(machine.main in lane.waited_for for lane in machine.log)  # which may still read what they write
     assert machine.main_has_waited_for_everything()
 
 

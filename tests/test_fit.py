@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from math import isfinite
+from typing import Self
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from tikas.data.splits import Split, split
 from tikas.data.streams import Examples, Streams
 from tikas.model.gamma import gamma
 from tikas.model.ladder import Ladder
+from tikas.training import evaluation
 from tikas.training.fit import Progress, Trained, TrainingDivergedError, error_of, fit
 from tikas.training.fleet import Fleet, build_ladder
 from tikas.training.recipe import Recipe
@@ -41,9 +43,16 @@ def train(recipe: Recipe = RECIPE, examples: Examples | None = None, split: Spli
     return fit(examples or blobs(recipe.task), [split], recipe, [seed], device="cpu", **more)
 
 
+class Frozen(nn.BatchNorm1d):
+    """In eval mode also while the network around it trains, as people keep layers that were trained before."""
+
+    def train(self, mode: bool = True) -> Self:  # noqa: ARG002
+        return super().train(False)
+
+
 def build_module(_: Recipe, shape: Sequence[int], outputs: int, seed: int | None) -> Ladder:
     torch.manual_seed(seed or 0)
-    layers = nn.Sequential(nn.Linear(*shape, 6), nn.ReLU(), nn.Linear(6, outputs))
+    layers = nn.Sequential(nn.Linear(*shape, 6), Frozen(6), nn.ReLU(), nn.Linear(6, outputs))
     return gamma(layers, outputs, example=torch.zeros(2, *shape))
 
 
@@ -390,6 +399,21 @@ def train_through_ctrl_c(**arguments) -> Trained:
         return train(**arguments)
     except KeyboardInterrupt:
         pytest.fail("Ctrl-C came through, and what there was is lost")
+
+
+def test_frozen_layers_stay_so_where_ctrl_c_came_while_held_out_rows_were_measured(monkeypatch):
+    """The whole network is in eval mode then, and nothing would tell them from others that are to be calibrated."""
+    recipe, modes = replace(RECIPE, costs=(1.0,)), list[bool]()
+
+    def press(ladder: Ladder, _: Tensor) -> Tensor:
+        modes.append(ladder.training)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(evaluation, "_outputs", press)
+    (ladder,) = train_through_ctrl_c(recipe=recipe, split=HELD_OUT, build=build_module).ladders
+    assert modes == [False]
+    (frozen,) = (layer for layer in ladder.modules() if isinstance(layer, Frozen))
+    assert not frozen.running_mean.any()
 
 
 @pytest.mark.parametrize("updates", [0, 5, 6, 20])

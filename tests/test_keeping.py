@@ -140,6 +140,23 @@ def test_nothing_goes_on_from_what_was_kept_of_others(tmp_path, other):
     assert told[0].epoch == 0
 
 
+def test_names_tell_targets_and_weights_apart():
+    chosen, plain = split(CLASSES, 9), examples()
+
+    def name(**changes: torch.Tensor) -> str:
+        return name_of(RECIPE, 0, chosen, plain._replace(**changes), "cpu")
+
+    def targets_but(row: int) -> torch.Tensor:
+        targets = plain.targets.clone()
+        targets[row] = (targets[row] + 1) % 3
+        return targets
+
+    unlabeled = np.setdiff1d(chosen.unlabeled, chosen.labeled)
+    assert name(targets=targets_but(unlabeled[0])) == name(), "the target of a row without a label is not looked at"
+    others = name(targets=targets_but(chosen.labeled[0])), name(weights=torch.ones(60)), name(weights=torch.zeros(60))
+    assert len({name(), *others}) == 4
+
+
 def test_names_tell_splits_and_devices_apart():
     names = [
         name_of(RECIPE, 0, split(CLASSES, 9, seed=seed), examples(), device)
@@ -269,6 +286,12 @@ def test_members_too_large_to_be_kept_soon_are_not_kept_at_first(tmp_path, monke
         assert len(snapshots) == kept
 
 
+def test_a_member_alone_is_not_kept_in_memory_since_it_cannot_be_split(monkeypatch):
+    snapshots = count_snapshots(monkeypatch)
+    train([RECIPE], Keeping(Memory(), every=0))
+    assert not snapshots
+
+
 def count_snapshots(monkeypatch: pytest.MonkeyPatch) -> list[Fleet]:
     taken, snapshot = list[Fleet](), Fleet.snapshot
 
@@ -292,7 +315,10 @@ def test_a_fleet_that_runs_out_of_memory_halfway_goes_on_in_halves_from_there(mo
 
     monkeypatch.setattr(loop, "_train_epoch", out_of_memory_in_the_fourth)
     told: list[Progress] = []
-    parted = train(OWN_RATES, told=told)
+    keep = Keeping(Memory())
+    parted = train(OWN_RATES, keep, told=told)
+    assert not keep.continued, "no other call had begun it"
+    assert not keep.store, "what is done needs no memory"
     assert epochs == [(3, 1), (3, 2), (3, 3), (3, 4), (1, 4), (1, 5), (2, 4), (2, 5)]
     assert told[-1].epoch == told[-1].epochs == 10
     for ours, theirs in zip(parted.ladders, whole.ladders, strict=True):

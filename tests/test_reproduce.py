@@ -137,6 +137,15 @@ def test_a_cell_that_fails_does_not_keep_the_next_from_running(tmp_path: Path) -
     ((name, error),) = outcome.failures
     assert name == f"{diverging.name}, seed 0"
     assert "finite" in str(error)
+
+
+def test_an_error_does_not_keep_the_memory_of_its_fleet_from_the_next(tmp_path: Path) -> None:
+    def load(_: Task) -> Rows:
+        raise OSError("no such rows")
+
+    outcome = reproduce([CELL], Ledger(), tmp_path / "paper.jsonl", load)
+    ((name, error),) = outcome.failures
+    assert name == CELL.name
     assert error.__traceback__ is None
 
 
