@@ -21,6 +21,7 @@ from tikas.data.sources import load
 from tikas.data.splits import split
 from tikas.data.streams import Batch
 from tikas.experiments.tasks import CELLS
+from tikas.training.fit import TrainingDivergedError
 from tikas.training.fleet import Fleet
 from tikas.training.recipe import Recipe
 
@@ -457,6 +458,24 @@ def test_a_warning_is_shown_once_though_it_is_of_both_networks(capsys: pytest.Ca
     Path("mine.csv").write_text("a,kind\n" + "".join(f"{i / 10},{'high' if i > 9 else 'low'}\n" for i in range(20)))
     assert run("train", "--data", "mine.csv", "--target", "kind", "--labels", "10", *QUICK) == 0
     assert "20 rows are fewer than a batch of 100" in said(capsys)
+
+
+def test_a_baseline_that_diverges_does_not_hide_the_ladder(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    real = tikas.experiments.run.run
+
+    def run_or_diverge(recipe: Recipe, *arguments: object, **more: object) -> object:
+        if not any(recipe.costs):
+            raise TrainingDivergedError("the supervised cost was no longer a finite number")
+        return real(recipe, *arguments, **more)
+
+    monkeypatch.setattr("tikas.experiments.run.run", run_or_diverge)
+    assert run("train", *QUICK, "--output", "m.safetensors") == 1
+    captured = capsys.readouterr()
+    assert captured.out.count(" %") == 1
+    assert "model saved to m.safetensors" in captured.out
+    assert captured.err.startswith("tikas: same network, no denoising costs: the supervised cost was no longer")
 
 
 def test_ctrl_c_keeps_a_model_that_can_be_used(

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from tyro.conf import OmitArgPrefixes, arg
 
-from tikas.commands.flags import INTERRUPTED, Column, Device, Flag, OptionalFile, OptionalFolder
+from tikas.commands.flags import FAILED, INTERRUPTED, Column, Device, Flag, OptionalFile, OptionalFolder
 from tikas.commands.outputs import complain, make_folder_of
 from tikas.data.kinds import kind_of
 from tikas.training.recipe import Recipe
@@ -72,7 +72,7 @@ class Train:
 
 
 def train(command: Train) -> int:
-    """Carry the command out; the exit code is 130 after Ctrl-C.
+    """Carry the command out; the exit code is 130 after Ctrl-C, and 1 where the baseline diverged.
 
     Examples
     --------
@@ -103,7 +103,7 @@ def train(command: Train) -> int:
     compared = command.baseline and any(recipe.costs) and measured
     variants = {LADDER: recipe, **({BASELINE: recipe.without_denoising()} if compared else {})}
     runs: dict[str, Run] = {}
-    interrupted = False
+    interrupted = failed = False
     for name, variant in variants.items():
         try:
             with progress_bar(shown=not command.quiet, title=name) as on_epoch:
@@ -112,6 +112,12 @@ def train(command: Train) -> int:
             if not runs:
                 raise
             interrupted = True
+            break
+        except ArithmeticError as error:
+            if not runs:
+                raise
+            complain(f"{name}: {error}")  # the ladder is trained, and has a figure to show
+            failed = True
             break
         interrupted = runs[name].trained.stop_asked
         if name == LADDER:
@@ -124,7 +130,7 @@ def train(command: Train) -> int:
     print(f"model saved to {saved}")
     if interrupted:
         complain(f"interrupted; the figures are of what was trained until then{_members_left(runs)}")
-    return INTERRUPTED if interrupted else 0
+    return INTERRUPTED if interrupted else FAILED if failed else 0
 
 
 def _save(outcome: Run, output: Path) -> Path:
