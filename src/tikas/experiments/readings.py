@@ -18,7 +18,7 @@ from tikas.experiments.tasks import Task, key_of
 
 @dataclass(frozen=True)
 class Reading:
-    """The test errors of a task over its seeds, and all that is told beside them.
+    """The errors of a task over its seeds, of a setting those on held-out rows, and all that is told beside them.
 
     Attributes
     ----------

@@ -145,12 +145,17 @@ def suitable_arithmetic(fleet: Fleet, *, exact: bool = False) -> Iterator[None]:
 def _compiled_code_kept() -> Iterator[None]:
     """Let torch keep all that it compiles, for the next process and for the other fleets of this one.
 
-    By default it keeps code with derivatives written by hand, as ours has, in parts, and a start spends most of its
-    time on putting them together; what it keeps is found by those derivatives too, so that others are not taken for
-    them. And it makes no more than eight programs of one function: the ninth network, noise or cost that a search tries
-    would train without. The way back is compiled with the way there, so that `compiled_or_plain` sees it fail. In torch
-    2.13 all are settings of this thread alone. Before, they were the process's, and may
-    stay as they are here after threads for several GPUs; all that this does is to keep more of what was compiled.
+    Three of its settings are changed:
+
+    - Code with derivatives written by hand, as ours has, is kept whole. By default it is kept in parts, and a start
+      spends most of its time on putting them together. What is kept is found by those derivatives too, so that others
+      are not taken for them.
+    - The way back is compiled with the way there, so that `compiled_or_plain` sees it fail.
+    - A function may become more than eight programs. By default the ninth network, noise or cost that a search tries
+      would train uncompiled.
+
+    In torch 2.13 these are settings of a thread. Before, they are the process's, and threads that train on several GPUs
+    may leave them changed behind; that does no more than keep more of what is compiled.
     """
     dynamo = sys.modules.get("torch._dynamo.config")  # slow to import, and there already if anything is compiled
     with ExitStack() as settings:
