@@ -16,7 +16,7 @@ from tikas.data.splits import split
 from tikas.data.streams import Examples, Streams
 from tikas.training import captured, compilers, engine
 from tikas.training.compilers import hindrance
-from tikas.training.devices import PutBack, full_precision, set_precision
+from tikas.training.devices import PutBack, full_precision, precision, set_precision
 from tikas.training.engine import SlowerWarning, arithmetic_put_back, launch, suitable_arithmetic
 from tikas.training.fleet import Fleet, build_ladder
 from tikas.training.recipe import Recipe
@@ -245,6 +245,23 @@ def test_a_precision_that_was_set_by_its_old_name_is_put_back(products: str, con
             assert torch.get_float32_matmul_precision() == "highest"
         assert torch.get_float32_matmul_precision() == products
         assert torch.backends.cudnn.allow_tf32 == convolutions
+
+
+def test_of_threads_that_overlap_none_is_less_exact_than_it_asked_to_be() -> None:
+    before = torch.get_float32_matmul_precision()
+    training, calibrating, starting = precision(tf32=True), full_precision(), precision(tf32=True)
+    seen = []
+    for enter_or_leave in (
+        training.__enter__,
+        calibrating.__enter__,  # of another thread
+        starting.__enter__,  # of a third, or its next fleet
+        lambda: training.__exit__(None, None, None),
+        lambda: calibrating.__exit__(None, None, None),
+        lambda: starting.__exit__(None, None, None),
+    ):
+        enter_or_leave()
+        seen.append(torch.get_float32_matmul_precision())
+    assert seen == ["high", "highest", "highest", "highest", "high", before]
 
 
 def test_what_threads_that_overlap_have_set_is_put_back_by_the_last_of_them() -> None:

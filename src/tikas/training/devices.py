@@ -53,9 +53,37 @@ def full_precision() -> Iterator[None]:
     ...     torch.get_float32_matmul_precision()
     'highest'
     """
-    with precision_put_back():
-        set_precision(tf32=False)
+    with precision(tf32=False):
         yield
+
+
+@contextmanager
+def precision(*, tf32: bool) -> Iterator[None]:
+    """Products and convolutions in TF32 inside, or in whole single precision; afterwards as they were.
+
+    The setting is the process's. Of threads that are inside at a time, as those of several GPUs, the strictest has its
+    way: others may be slower meanwhile, and none is less exact than it has asked to be.
+
+    Examples
+    --------
+    >>> with precision(tf32=True), full_precision(), precision(tf32=True):
+    ...     torch.get_float32_matmul_precision()
+    'highest'
+    """
+    with _asking:
+        if not _asked:
+            _found[:] = [_read_precision()]
+        _asked.append(tf32)
+        set_precision(tf32=all(_asked))
+    try:
+        yield
+    finally:
+        with _asking:
+            _asked.remove(tf32)
+            if _asked:
+                set_precision(tf32=all(_asked))
+            else:
+                _write_precision(_found.pop())
 
 
 def set_precision(*, tf32: bool) -> None:
@@ -130,6 +158,11 @@ def _write_precision(setting: tuple[str, bool, list[str]]) -> None:
     for place, precision in zip(_PLACES, precisions, strict=True):
         place.fp32_precision = precision
 
+
+_asking = Lock()
+_asked: list[bool] = []
+_found: list[tuple[str, bool, list[str]]] = []
+"""What those inside `precision` have asked for, and the setting that the first of them found."""
 
 _precision = PutBack(_read_precision, _write_precision)
 _default_type = PutBack(torch.get_default_dtype, torch.set_default_dtype)

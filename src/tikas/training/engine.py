@@ -14,7 +14,7 @@ from tikas.model.convolutions import ConvRung
 from tikas.model.ladder import Ladder
 from tikas.training.captured import CapturedFleet, SideBySide
 from tikas.training.compilers import SlowerWarning, compiled_or_plain, hindrance
-from tikas.training.devices import PutBack, precision_put_back, set_precision
+from tikas.training.devices import PutBack, precision, precision_put_back
 from tikas.training.fleet import Fleet
 
 WORTH_COMPILING = 1e12
@@ -131,9 +131,8 @@ def suitable_arithmetic(fleet: Fleet, *, exact: bool = False) -> Iterator[None]:
     ...     torch.get_num_threads()
     1
     """
-    with arithmetic_put_back(), _compiled_code_kept():
-        on_gpu = fleet.device.type == "cuda"
-        set_precision(tf32=on_gpu and not exact)
+    on_gpu = fleet.device.type == "cuda"
+    with precision(tf32=on_gpu and not exact), _arithmetic(), _compiled_code_kept():
         if on_gpu:
             torch.backends.cudnn.benchmark = True
         elif _work_of_an_update(fleet.ladders, fleet.streams) < WORTH_THREADS:
