@@ -509,35 +509,3 @@ def test_weights_that_the_last_update_ruined_stop_the_training_too():
     assert told
     assert told[1] in dict(build_ladder(RECIPE, (7,), 3, 0).named_parameters())
     assert "learning rate below 1e+38" in message
-
-
-@pytest.mark.parametrize("ramps", [[0.5], [0.0, 0.5]], ids=["alone", "in company"])
-def test_costs_grow_to_their_weights(monkeypatch, ramps):
-    shares = []
-
-    def spied(self, *arguments, **more):
-        costs = plain(self, *arguments, **more)
-        weighted = costs.denoising @ torch.tensor(RECIPE.levels_of_costs())
-        shares.append(((costs.total - costs.supervised) / weighted).detach().view(-1))
-        return costs
-
-    plain = Ladder.costs
-    monkeypatch.setattr(Ladder, "costs", spied)
-    recipes = [replace(RECIPE, epochs=4, ramp=ramp) for ramp in ramps]
-    fitted = fit(blobs(), [SPLIT] * len(ramps), recipes, range(len(ramps)), device="cpu")
-    grown = torch.tensor([np.exp(-5 * 0.75**2), np.exp(-5 * 0.25**2), 1, 1], dtype=torch.float32)
-    found = torch.stack(shares)[::6].T  # of six updates in an epoch
-    torch.testing.assert_close(found[-1], grown)
-    torch.testing.assert_close(found[:-1], torch.ones(len(ramps) - 1, 4))
-    for line, share in zip(fitted.histories[-1], grown.tolist(), strict=True):
-        weighted = share * np.dot(line["denoising"], RECIPE.levels_of_costs())
-        assert line["total"] == pytest.approx(line["supervised"] + weighted)
-    assert [rung.cost for rung in fitted.ladders[-1].rungs] == list(RECIPE.levels_of_costs())
-
-
-def test_the_cost_of_a_module_grows_too():
-    fitted = train(replace(RECIPE, costs=(2.0,), epochs=2, ramp=1.0), build=build_module)
-    line = fitted.histories[0][0]
-    share = np.exp(-5 * 0.75**2)
-    assert line["total"] == pytest.approx(line["supervised"] + 2 * share * line["denoising"][0])
-    assert fitted.ladders[0].rung.cost == 1.0  # as the module was built

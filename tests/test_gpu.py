@@ -141,38 +141,6 @@ def test_convolutional_members_are_watched_one_by_one_as_they_are_trained() -> N
         assert last == pytest.approx(alone.histories[0][-1]["validation_error"], abs=3)
 
 
-@pytest.mark.parametrize("compiled", [False, True], ids=["plain", "compiled"])
-@pytest.mark.parametrize(("recipe", "shape"), [(RECIPE, (30,)), (IMAGES, (2, 9, 9))], ids=["dense", "on images"])
-def test_costs_grow_as_on_the_cpu(
-    recipe: Recipe, shape: tuple[int, ...], compiled: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tikas.training.engine.WORTH_COMPILING", 0 if compiled else float("inf"))
-    rows = torch.rand(1000, *shape, generator=torch.Generator().manual_seed(0))
-    targets = (rows.flatten(1)[:, 0] * 3).long()
-    recipes = [replace(recipe, epochs=4, costs=(10.0, 1.0), ramp=ramp) for ramp in (0.0, 0.5, 1.0)]
-    splits = [split(targets.numpy(), 60, seed=3)] * 3
-    ours, theirs = (fit(Examples(rows, targets, 3), splits, recipes, [3] * 3, device=on) for on in ("cuda:0", "cpu"))
-    totals = ([[line["total"] for line in member] for member in each.histories] for each in (ours, theirs))
-    assert_allclose(*totals, rtol=0.05)  # order and noise are drawn otherwise there
-
-
-@pytest.mark.parametrize(("recipe", "shape"), [(RECIPE, (30,)), (IMAGES, (2, 9, 9))], ids=["dense", "on images"])
-def test_threads_train_beside_each_other(
-    recipe: Recipe, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As on several GPUs, each with a thread of its own; here both threads have the same one."""
-    monkeypatch.setattr("tikas.training.engine.WORTH_COMPILING", 0)
-    rows = torch.rand(1000, *shape, generator=torch.Generator().manual_seed(0))
-    targets = (rows.flatten(1)[:, 0] * 3).long()
-    splits = [split(targets.numpy(), 60, seed=seed) for seed in range(4)]
-    ways = []
-    for threads in (1, 2):
-        devices = [torch.device("cuda:0")] * threads
-        monkeypatch.setattr("tikas.training.fit.suitable_devices", lambda *_, devices=devices: devices)
-        ways.append(fit(Examples(rows, targets, 3), splits, replace(recipe, precision="exact"), range(4)))
-    assert_same(*((_supervised(each), each.ladders) for each in ways))
-
-
 @pytest.mark.parametrize(
     ("recipe", "shape"), [(RECIPE, (30,)), (replace(IMAGES, epochs=3), (2, 9, 9))], ids=["dense", "on images"]
 )

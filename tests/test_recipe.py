@@ -16,7 +16,6 @@ from tikas.training.recipe import DIGITS, Recipe
 
 # Every field, each with a value that is not its default.
 OTHER = {
-    "ramp": 0.25,
     "data": "digits",
     "labels": "all",
     "validation": 10_000,

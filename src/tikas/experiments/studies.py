@@ -96,15 +96,6 @@ STUDIES = (
     *study("bottom/all", _costs(FULL_ALL, ONE_BOTTOM)),
     *study("full/50", _costs(Recipe(labels=50), FULL)),
     *study("full-short/50", _costs(Recipe(labels=50, epochs=30), FULL), seeds=40),  # one in twenty ends far off
-    *study(
-        "full-ramp/50",
-        {
-            f"{_in_short(c)}-ramp-{r:g}": replace(Recipe(labels=50, epochs=30), costs=c, ramp=r)
-            for c in ((2000, 20, 0.1), (1000, 10, 0.1))
-            for r in (0, 0.3, 0.6)
-        },
-        seeds=40,
-    ),
     *study("full/100", _costs(FULL_100, FULL)),
     *study("full/1000", _costs(FULL_1000, FULL)),
     *study("full/all", _costs(FULL_ALL, FULL)),
@@ -114,12 +105,6 @@ STUDIES = (
     *study("conv-small-gamma/100", _costs(Recipe(network=("conv_small",)), ONE_TOP)),
     *study("conv-small-gamma-short/100", _costs(SHORT, SHORT_TOP), seeds=5),
     *study("conv-small-gamma-noise/100", _rung_noise(replace(SHORT, costs=(1,)), CONV_SMALL_NOISES), seeds=5),
-    *study(
-        "conv-small-gamma-ramp/100",
-        _costs(SHORT, ((0.05,), (0.1,)))
-        | {f"{c:g}-ramp-{r:g}": replace(SHORT, costs=(c,), ramp=r) for c, r in ((1, 0.3), (1, 0.6), (0.3, 0.6))},
-        seeds=5,
-    ),
     *study("conv-small-full/100", _costs(Recipe(network=("conv_small",), epochs=10), CONV_SMALL_FULL), seeds=2),
     *study("conv-small-top/100", _costs(SHORT, CONV_SMALL_TOP), seeds=3),
     *study("conv-small-bottom/100", _costs(SHORT, CONV_SMALL_BOTTOM), seeds=5),

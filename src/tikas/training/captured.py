@@ -177,10 +177,6 @@ class SideBySide(Fleet):
         costs = [fleet.read_costs(torch.cat(blocks)) for fleet, blocks in zip(self._fleets, recorded, strict=True)]
         return torch.stack(costs, 1)
 
-    def weigh(self, shares: Tensor) -> None:
-        for fleet, share in zip(self._fleets, shares.split(1), strict=True):
-            fleet.weigh(share)
-
     def snapshot(self) -> dict[str, Tensor]:
         snapshots = [fleet.snapshot() for fleet in self._fleets]
         return {name: torch.cat([snapshot[name] for snapshot in snapshots]) for name in snapshots[0]}

@@ -18,7 +18,7 @@ from tikas.training.recipe import Recipe
 
 __all__ = ["Build", "History", "Progress", "Trained", "TrainingDivergedError", "error_of", "fit"]
 
-OF_A_MEMBER = ("labels", "noise", "costs", "learning_rate", "annealed", "ramp")
+OF_A_MEMBER = ("labels", "noise", "costs", "learning_rate", "annealed")
 """The settings in which the members of a fleet may differ: numbers that the one program is told for each."""
 
 
@@ -44,8 +44,8 @@ def fit(
         For each seed, which rows are labelled, held out or only looked at.
     recipe
         All else that the result depends on. One for each seed may be given, if they differ in nothing but labels (all
-        of them for everyone or for nobody), noise, costs (zero on the same levels) and how these grow, learning rate
-        and its annealing: a grid of settings trains as one program too.
+        of them for everyone or for nobody), noise, costs (zero on the same levels), learning rate and its annealing: a
+        grid of settings trains as one program too.
     seeds
         Each decides on a member's first weights, order of rows and noise.
     start

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from tikas.data.streams import Batch, Streams, generator
 from tikas.model.costs import Costs
 from tikas.model.ladder import Ladder
-from tikas.model.rungs import Rung
 from tikas.training.devices import single_precision
 from tikas.training.recipe import Recipe
 
@@ -83,18 +82,6 @@ def own_settings(ladders: Sequence[Ladder]) -> Iterator[tuple[int, str, Tensor]]
                 yield level, name, torch.tensor(values, dtype=first.dtype, device=first.device)
 
 
-def costed_parts(ladder: Ladder) -> list[Rung]:
-    """Where the weights of costs are: the rungs, or the one that a network of somebody else's has.
-
-    Examples
-    --------
-    >>> from tikas import gamma
-    >>> len(costed_parts(build_ladder(Recipe(), (784,), 10, seed=0))), len(costed_parts(gamma(nn.Linear(4, 3), 3)))
-    (7, 1)
-    """
-    return list(getattr(ladder, "rungs", None) or [ladder.rung])
-
-
 def unstack(stacked: Ladder, ladders: Sequence[Ladder]) -> list[Ladder]:
     """The members of a stacked ladder, each on its own again, with the settings of those that were stacked.
 
@@ -106,10 +93,7 @@ def unstack(stacked: Ladder, ladders: Sequence[Ladder]) -> list[Ladder]:
     True
     """
     if len(ladders) == 1:
-        alone = deepcopy(stacked)
-        for rung, own in zip(costed_parts(alone), costed_parts(ladders[0]), strict=True):
-            rung.cost = own.cost  # which may have grown, in a tensor of its own
-        return [alone]
+        return [deepcopy(stacked)]
     state = stacked.state_dict()
     return [
         with_tensors(ladder, {name: state[name][member].clone() for name in state})
@@ -194,18 +178,6 @@ class Fleet:
         self.streams.start_epoch()
         rates = rates.to(self.device, torch.float32)
         return torch.stack([self.update(self.streams.batch(update), rate) for update, rate in enumerate(rates)])
-
-    def weigh(self, shares: Tensor) -> None:
-        """Have the denoising costs of each member count for so much of their weights, ``(members,)``, from now on.
-
-        Compiled and captured updates read the weights from where they lie, once this was called before the first.
-        """
-        for rung, *own in zip(costed_parts(self.ladder), *map(costed_parts, self.ladders), strict=True):
-            weights = torch.tensor([float(each.cost) for each in own]) * shares
-            if bool(weights.any()):
-                if not isinstance(rung.cost, Tensor):
-                    rung.cost = torch.empty(self.member_dims, device=self.device)
-                rung.cost.copy_(weights.view(self.member_dims))
 
     def update(self, batch: Batch, rate: Tensor) -> Tensor:
         """Take one step; the costs before it, ``(*members, 1 + levels)``, supervised first."""

@@ -83,14 +83,11 @@ class FusedFleet(CapturedFleet):
         self.levels = levels_of(self.template, self.unlabeled)
         self.parameters = FleetParameters(ladders, [level.padded for level in self.levels], dtype, self.device)
         noises = [[float(rung.noise) for rung in ladder.rungs] for ladder in ladders]
-        self.weights = torch.tensor([[float(rung.cost) for rung in ladder.rungs] for ladder in ladders])
-        self.settings = torch.cat([torch.tensor(noises), self.weights], 1).to(self.device)
+        weights = [[float(rung.cost) for rung in ladder.rungs] for ladder in ladders]
+        self.settings = torch.cat([torch.tensor(noises), torch.tensor(weights)], 1).to(self.device)
         self.noise = streams.noise.view(self.members, streams.block, -1)
         allocate(self.levels, self.members, self.labeled, dtype, self.device)
         self._place_costs()
-
-    def weigh(self, shares: Tensor) -> None:
-        self.settings[:, len(self.levels) :].copy_(self.weights * shares[:, None])
 
     def disband(self) -> list[Ladder]:
         return self.parameters.ladders()

@@ -195,9 +195,6 @@ def _train_epoch(fleet: Fleet, job: Job, epoch: int) -> History:
     updates = fleet.streams.updates
     rates = _rates(job.recipes, (epoch - 1) * updates, updates)
     schedules = {(recipe.learning_rate, recipe.annealed) for recipe in job.recipes}
-    shares = [recipe.share_of_costs(epoch) for recipe in job.recipes]
-    if any(recipe.ramp for recipe in job.recipes):
-        fleet.weigh(torch.tensor(shares))
     costs = fleet.train_epoch(rates if len(schedules) > 1 else rates[:, 0])
     costs = costs.view(updates, fleet.members, -1).double().cpu()
     _check_finite(costs, epoch, job)
@@ -206,12 +203,12 @@ def _train_epoch(fleet: Fleet, job: Job, epoch: int) -> History:
         {
             "epoch": epoch,
             "learning_rate": float(rate),
-            "total": float(member[0] + share * member[1:] @ _weights(recipe, len(member) - 1)),
+            "total": float(member[0] + member[1:] @ _weights(recipe, len(member) - 1)),
             "supervised": float(member[0]),
             "denoising": member[1:].tolist(),
             "seconds": seconds,
         }
-        for member, rate, share, recipe in zip(costs.mean(0), rates[-1], shares, job.recipes, strict=True)
+        for member, rate, recipe in zip(costs.mean(0), rates[-1], job.recipes, strict=True)
     ]
 
 

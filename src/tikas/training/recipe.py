@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from hashlib import sha256
-from math import ceil, exp, isfinite
+from math import ceil, isfinite
 from operator import index
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
@@ -19,7 +19,7 @@ Calibration = Literal["all", "labeled"]
 Preprocess = Literal["none", "standardize", "whiten"]
 Precision = Literal["fast", "exact"]
 
-NEW_FIELDS = ("preprocess", "precision", "ramp")
+NEW_FIELDS = ("preprocess", "precision")
 """Fields that are part of a recipe's name only where they are not at their default: records from before keep theirs."""
 
 
@@ -75,9 +75,6 @@ class Recipe:
     """Labelled rows in an update; fewer labels than that are repeated, each time with other noise."""
     calibration: Calibration = "all"
     """Which training rows the statistics for prediction come from; the paper's authors took the labelled ones."""
-    ramp: float = 0.0
-    """Share of the epochs, at the start, over which the denoising costs grow to their weights, so that labels speak
-    first."""
     precision: Precision = "fast"
     """Of the products on a GPU: bf16 or TF32, or exactly float32. On a CPU they are always exact."""
 
@@ -86,7 +83,7 @@ class Recipe:
             self._set(name, _whole, "a whole number")
         if self.labels != "all":
             self._set("labels", _whole, "a whole number, or 'all'")
-        for name in ("learning_rate", "annealed", "ramp"):
+        for name in ("learning_rate", "annealed"):
             self._set(name, _number, "a number")
         object.__setattr__(self, "network", in_one_form(self.network))
         for name in ("noise", "costs"):
@@ -120,8 +117,7 @@ class Recipe:
         _require(self.labels == "all" or self.labels >= 1, "labels", self, "at least 1, or 'all'")
         _require(self.validation >= 0, "validation", self, "at least 0")
         _require(0 < self.learning_rate < float("inf"), "learning_rate", self, "above 0")
-        for name in ("annealed", "ramp"):
-            _require(0 <= getattr(self, name) <= 1, name, self, "between 0 and 1")
+        _require(0 <= self.annealed <= 1, "annealed", self, "between 0 and 1")
         for name in ("noise", "costs"):
             values = getattr(self, name)
             good = 1 <= len(values) <= self.levels and all(isfinite(v) and v >= 0 for v in values)
@@ -176,22 +172,6 @@ class Recipe:
         annealing = self.annealed * updates
         left = updates - update
         return self.learning_rate if left >= annealing else self.learning_rate * left / annealing
-
-    def share_of_costs(self, epoch: int) -> float:
-        """What the denoising costs count for in this epoch, from 1, as a share of their weights.
-
-        The curve is that of Laine and Aila (2017): exp(-5(1 - t)²), with t from 0 to 1 while the costs grow.
-
-        Examples
-        --------
-        >>> [round(Recipe(epochs=8, ramp=0.5).share_of_costs(epoch), 3) for epoch in (1, 2, 3, 4, 5, 8)]
-        [0.022, 0.142, 0.495, 0.925, 1.0, 1.0]
-        >>> Recipe().share_of_costs(1)
-        1.0
-        """
-        growing = self.ramp * self.epochs
-        middle = epoch - 0.5
-        return 1.0 if middle >= growing else exp(-5 * (1 - middle / growing) ** 2)
 
     def without_denoising(self) -> Self:
         """The same network as a supervised one."""
