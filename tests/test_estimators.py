@@ -556,6 +556,13 @@ class TestBadInput:
         with pytest.raises(ValueError, match=r"n_samples = 1: .*at least two rows"):
             classifier().fit(IRIS[:1], [0])
 
+    def test_one_target_is_enough_to_learn_from_and_too_few_to_calibrate_with(self):
+        lone = np.where(np.arange(150) == 60, 1.0, np.nan)
+        model = LadderRegressor((8,), epochs=2, batch_size=50, random_state=0).fit(IRIS, lone)
+        assert np.abs(model.predict(IRIS)).max() < 100
+        with pytest.raises(ValueError, match=r"calibration='labeled' .* a member has 1 of them"):
+            model.set_params(calibration="labeled").fit(IRIS, lone)
+
     def test_sparse_rows_are_refused(self):
         with pytest.raises(TypeError, match=r"Sparse data was passed for X, but dense data is required.*toarray"):
             classifier().fit(scipy.sparse.csr_array(IRIS), SEEN)

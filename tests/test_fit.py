@@ -322,6 +322,21 @@ def test_statistics_for_prediction_come_from_the_rows_that_the_recipe_says(calib
         torch.testing.assert_close(ladder.rungs[level].deviation, again.rungs[level].deviation, rtol=1e-6, atol=0)
 
 
+@pytest.mark.parametrize(
+    ("calibration", "seen", "message"),
+    [
+        ("labeled", 120, r"from the labelled rows, and a member has 1 of them.*Give at least two, or set calibration"),
+        ("all", 1, r"from the training rows, and a member has 1 of them.*Give at least two\."),
+    ],
+)
+def test_a_single_row_to_calibrate_with_is_refused_before_the_first_epoch(calibration, seen, message):
+    recipe, epochs = replace(RECIPE, task="regression", calibration=calibration, costs=0), []
+    one = Split(np.array([0]), np.arange(seen), np.empty(0, np.int64))
+    with pytest.raises(ValueError, match=message):
+        train(recipe, split=one, on_epoch=epochs.append)
+    assert epochs == []
+
+
 def test_calibration_changes_the_statistics_alone():
     every, labeled = (train(replace(RECIPE, calibration=rows)).ladders[0] for rows in ("all", "labeled"))
     assert all(torch.equal(one, other) for one, other in zip(every.parameters(), labeled.parameters(), strict=True))

@@ -492,6 +492,8 @@ def test_eval_mode_without_calibration_is_refused_with_what_to_do():
         model(UNLABELED)
     with pytest.raises(ValueError, match="no rows to calibrate with"):
         model.calibrate(UNLABELED[:0])
+    with pytest.raises(ValueError, match="Got 1 row to calibrate with"):
+        model.calibrate(UNLABELED[:1])
 
 
 # What it refuses.

@@ -312,6 +312,21 @@ def test_calibrating_on_no_rows_is_refused():
         ladder_of().calibrate(UNLABELED[:0])
 
 
+def test_calibrating_on_one_row_is_refused_and_nothing_is_changed():
+    """Its deviation would be zero, and what is divided by that is of no use for any other row."""
+    ladder = ladder_of().calibrate(UNLABELED)
+    before = deepcopy(ladder)
+    with pytest.raises(ValueError, match=re.escape("Got 1 row to calibrate with, of shape (1, 6)") + ".*Give two"):
+        ladder.calibrate(UNLABELED[:1])
+    assert_same_state(ladder, before)
+    assert bool(ladder.calibrate(UNLABELED[:2], chunk=1).calibrated)
+
+
+def test_calibrating_on_one_image_is_refused_since_the_top_has_no_positions():
+    with pytest.raises(ValueError, match=re.escape("Got 1 row to calibrate with, of shape (1, 2, 12, 12)")):
+        ladder_on_images().calibrate(normal(1, 2, 12, 12))
+
+
 def test_eval_mode_without_calibration_is_refused_with_what_to_do():
     ladder = ladder_of().eval()
     for use in (ladder, ladder.encode):

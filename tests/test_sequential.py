@@ -273,9 +273,13 @@ def test_levels_too_large_to_keep_are_made_again_with_the_same_result(name, monk
     assert all(torch.equal(tensor, again[name]) for name, tensor in kept.items())
 
 
-def test_no_rows_at_all_are_refused():
-    with pytest.raises(ValueError, match=re.escape("Got rows of shape (0, 6): there are no rows to calibrate with")):
-        Ladder.from_sequential(nn.Sequential(nn.Linear(6, 3)), rows=torch.rand(0, 6))
+@pytest.mark.parametrize(
+    ("count", "message"),
+    [(0, "Got rows of shape (0, 6): there are no rows to calibrate with"), (1, "Got 1 row to calibrate with")],
+)
+def test_no_rows_at_all_and_a_single_one_are_refused(count, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        Ladder.from_sequential(nn.Sequential(nn.Linear(6, 3)), rows=torch.rand(count, 6))
 
 
 @pytest.mark.parametrize("name", NETWORKS)

@@ -99,19 +99,29 @@ def check_not_one(rows: int, kind: str = "") -> None:
         )
 
 
-def check_calibration(x: Tensor, chunk: int | None) -> None:
-    """Rows to take statistics of, one at the least, and how many of them to look at together.
+def check_calibration(x: Tensor, rows: int, chunk: int | None) -> None:
+    """Rows to take statistics of, two at the least, and how many of them to look at together.
+
+    An image alone has many positions on maps, but like any single row it has no deviation at the top.
 
     Examples
     --------
-    >>> check_calibration(torch.zeros(0, 64), chunk=100)
+    >>> check_calibration(torch.zeros(0, 64), rows=0, chunk=100)
     Traceback (most recent call last):
     ValueError: Got rows of shape (0, 64): there are no rows to calibrate with; give training rows, the more the better.
+    >>> check_calibration(torch.zeros(1, 64), rows=1, chunk=100)
+    Traceback (most recent call last):
+    ValueError: Got 1 row to calibrate with, of shape (1, 64), and a single row has no deviation. Give two training ...
     """
     if x.numel() == 0:
         raise ValueError(
             f"Got rows of shape {tuple(x.shape)}: there are no rows to calibrate with; give training rows, the more "
             "the better."
+        )
+    if rows == 1:
+        raise ValueError(
+            f"Got 1 row to calibrate with, of shape {tuple(x.shape)}, and a single row has no deviation. Give two "
+            "training rows at the least, the more the better."
         )
     if chunk is not None and (isinstance(chunk, bool) or not isinstance(chunk, Integral) or chunk < 1):
         raise ValueError(f"chunk={chunk!r}: expected a positive whole number, how many rows to look at together.")

@@ -106,7 +106,7 @@ class Encoder(nn.Module):
 
         Each rung's statistics are gathered with the rungs below it already calibrated, `chunk` rows at a time (by
         default 4096, or fewer where maps are large). Give all training rows for the best result, or the labelled ones
-        alone to do as the paper's authors did.
+        alone to do as the paper's authors did; two at the least, since one has no deviation.
 
         Examples
         --------
@@ -117,7 +117,7 @@ class Encoder(nn.Module):
         True
         """
         check_rows(x, self.shapes[0], self._members)
-        check_calibration(x, chunk)
+        check_calibration(x, x.shape[rows_dim(self.shapes[0])], chunk)
         calibrate_rungs(self.rungs, x, chunk)
         self.calibrated.fill_(True)
         return self

@@ -295,7 +295,7 @@ class Gamma(nn.Module):
         True
         """
         check_tensor(x)
-        check_calibration(x, chunk)
+        check_calibration(x, len(x), chunk)
         frozen = {layer for layer in self.network.modules() if self.training and not layer.training}
         with in_eval_mode(self.network):
             chunks = x.split(chunk)

@@ -100,7 +100,7 @@ def from_sequential(
 
 def _ascent(ladder: Ladder, rows: Tensor) -> Ascent:
     check_rows(rows, ladder.shapes[0])
-    check_calibration(rows, chunk=None)
+    check_calibration(rows, len(rows), chunk=None)
     return Ascent(ladder.rungs, rows)
 
 

@@ -9,12 +9,12 @@ from tikas.data.splits import Split
 from tikas.data.streams import Examples
 from tikas.model.ladder import Ladder
 from tikas.training.devices import single_precision, without_autocast
-from tikas.training.evaluation import error_of
+from tikas.training.evaluation import calibration_rows, error_of
 from tikas.training.fleet import build_ladder
 from tikas.training.groups import suitable_devices, train_in_groups
 from tikas.training.keeping import Keeping, Memory, name_of
 from tikas.training.loop import Build, History, Job, Progress, Trained, TrainingDivergedError
-from tikas.training.recipe import Recipe
+from tikas.training.recipe import Calibration, Recipe
 
 __all__ = ["Build", "History", "Progress", "Trained", "TrainingDivergedError", "error_of", "fit"]
 
@@ -70,7 +70,7 @@ def fit(
     ------
     ValueError
         Where there are not equally many seeds, splits, recipes and ladders to go on from, or members could not be
-        trained by one program, or both `start` and `keep` are given.
+        trained by one program, or have fewer than two rows to calibrate with, or both `start` and `keep` are given.
     TrainingDivergedError
         When a cost is no longer finite, with the epoch, the cost that went first and what to try.
 
@@ -120,6 +120,7 @@ def _check_members(
             f"Members of a fleet have equally many unlabelled and held-out rows; got {sorted(sizes)}. Fit those apart."
         )
     _check_labels([len(split.labeled) for split in splits], len(splits[0].unlabeled), recipes[0].calibration)
+    _check_calibration(splits, recipes[0].calibration)
     for other in recipes[1:]:
         different = [
             field.name
@@ -151,3 +152,14 @@ def _check_labels(labeled: Sequence[int], unlabeled: int, calibration: str) -> N
         )
     if calibration == "labeled":
         raise ValueError(f"Members with {counts} cannot be calibrated by those as one fleet. Fit those apart.")
+
+
+def _check_calibration(splits: Sequence[Split], calibration: Calibration) -> None:
+    """Rows enough for the statistics for prediction, which are taken when all epochs are over."""
+    fewest = min(len(calibration_rows(split, calibration)) for split in splits)
+    if fewest < 2:
+        kind, remedy = ("labelled", ", or set calibration='all'") if calibration == "labeled" else ("training", "")
+        raise ValueError(
+            f"calibration={calibration!r} takes the statistics for prediction from the {kind} rows, and a member has "
+            f"{fewest} of them, too few for a deviation. Give at least two{remedy}."
+        )
