@@ -76,6 +76,12 @@ def test_flags_reach_the_recipe_of_the_saved_model() -> None:
     assert (recipe.labels, recipe.validation, recipe.network, recipe.epochs) == (60, 100, (16,), 2)
 
 
+def test_no_network_at_all_is_a_ladder_of_the_input_and_the_top(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("train", "--network", "--epochs", "2", "--quiet", "--output", "m.safetensors") == 0
+    assert "digits, 50 labels, no hidden rungs, 2 epochs" in capsys.readouterr().out
+    assert tikas.load("m.safetensors").ladder_.shapes == [(64,), (10,)]
+
+
 def test_data_other_than_digits_start_from_the_papers_recipe(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("train", "--data", "mnist", "--help") == 0
     assert "(default: 1000 500 250 250 250)" in " ".join(capsys.readouterr().out.replace("│", "").split())
@@ -353,6 +359,11 @@ def test_defaults_follow_from_the_data_and_the_network() -> None:
     assert preset("--data", "cifar10") == cifar
     assert preset("--data", "cifar10", "--network", "conv_large", "--costs", "4", "--preprocess", "whiten") == cifar
     assert preset("--data", "cifar10", "--network", "mlp").costs == (1000.0, 10.0, 0.1)
+    assert preset("--data", "cifar10", "--network").costs == (1000.0, 10.0)
+    assert preset("--network", "top").costs == preset("--network").costs == (1000.0, 10.0)
+    assert preset("--network", "global").costs == (1.0,)
+    assert preset("--network", "--costs", "5", "1").costs == (5.0, 1.0)
+    assert preset("--data", "my.csv", "--task", "regression", "--network").costs == (1.0, 0.1)
 
 
 @pytest.mark.parametrize(

@@ -72,6 +72,17 @@ class TestLearning:
         # Linear regression on all targets reaches 0.52; predicting the mean, 0.
         assert model.score(DIABETES, PROGRESSION) > 0.35
 
+    @pytest.mark.parametrize(
+        ("model", "X", "y"), [(classifier, IRIS, SPECIES), (regressor, DIABETES, PROGRESSION)], ids=["class", "value"]
+    )
+    def test_without_hidden_rungs_the_top_stands_on_the_input_and_the_default_costs_fit(self, model, X, y, tmp_path):
+        fitted = model(network=(), epochs=10).fit(X, y)
+        assert fitted.ladder_.shapes == [(X.shape[1],), fitted.ladder_.shapes[-1]]
+        assert fitted.ladder_.costed == [0, 1]
+        # Linear regression reaches 0.52 on these values.
+        assert fitted.score(X, y) > 0.35
+        assert_array_equal(tikas.load(fitted.save(tmp_path / "model")).predict(X), fitted.predict(X))
+
     def test_history_has_a_line_for_every_epoch_of_every_member(self):
         model = classifier(n_members=2, annealed=0.5, epochs=4).fit(IRIS, SEEN)
         assert [(line["member"], line["epoch"]) for line in model.history_] == [

@@ -35,25 +35,28 @@ def preset_for(arguments: Sequence[str]) -> Recipe:
     ('digits', (1000.0, 10.0, 0.1))
     >>> preset_for(["train", "--data=mnist", "--network", "conv_small"]).costs
     (1.0,)
+    >>> preset_for(["train", "--network"]).costs  # the input and the top
+    (1000.0, 10.0)
     """
     data = (_values_of("--data", arguments) or ["digits"])[0]
     preset = replace(OF_DATA_SETS.get(data, OF_KINDS[kind_of(data)]), data=data)
     if _values_of("--task", arguments) == ["regression"]:
         preset = replace(preset, costs=COSTS_OF_VALUES)
     words = _values_of("--network", arguments)
+    if words is None:
+        return preset
     try:
-        network = Recipe(network=tuple(int(word) if word.isdecimal() else word for word in words))
+        chosen = Recipe(network=tuple(int(word) if word.isdecimal() else word for word in words), costs=(0.0,))
     except ValueError:
         return preset  # the parser will say what is wrong with it
-    if words and network.takes_maps:
-        return replace(preset, network=network.network, costs=suitable_costs_on_maps(network.network))
-    if words and preset.takes_maps:
-        return replace(preset, network=network.network, costs=Recipe().costs)
-    return preset
+    costs = Recipe().costs if preset.takes_maps else preset.costs
+    if chosen.takes_maps:
+        costs = suitable_costs_on_maps(chosen.network)
+    return replace(preset, network=chosen.network, costs=costs[: chosen.levels])
 
 
-def _values_of(flag: str, arguments: Sequence[str]) -> list[str]:
-    """What follows a flag, up to the next one."""
+def _values_of(flag: str, arguments: Sequence[str]) -> list[str] | None:
+    """What follows a flag, up to the next one; None where it is not there."""
     for place, argument in enumerate(arguments):
         name, equals, value = argument.partition("=")
         if name == flag:
@@ -63,4 +66,4 @@ def _values_of(flag: str, arguments: Sequence[str]) -> list[str]:
                     break
                 values.append(following)
             return values
-    return []
+    return None

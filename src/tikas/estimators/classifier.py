@@ -28,9 +28,10 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
     ----------
     network : sequence of int, str or rung; str; or torch.nn.Module, default=(256, 128)
         The hidden rungs from the bottom up: units of dense ones, rungs such as ``Conv(32, 5, padding="full")`` and
-        ``MaxPool(2)``, or texts of them, ``"conv 32 5 full"`` and ``"max 2"``. The top follows by itself. Or a network
-        of the paper by its name: ``"mlp"``, ``"conv_fc"``, ``"conv_small"``, ``"conv_large"``. Or a module of your own
-        that ends in class scores, which gets the Γ-model, as ``"conv_pool_cnn_c"`` does: see the notes.
+        ``MaxPool(2)``, or texts of them, ``"conv 32 5 full"`` and ``"max 2"``. The top follows by itself; with ``()``
+        it stands on the input. Or a network of the paper by its name: ``"mlp"``, ``"conv_fc"``, ``"conv_small"``,
+        ``"conv_large"``. Or a module of your own that ends in class scores, which gets the Γ-model, as
+        ``"conv_pool_cnn_c"`` does: see the notes.
     preprocess : {"none", "standardize", "whiten"}, default="none"
         What is done to the rows first, fitted on those of `fit` and applied in every prediction: nothing; every column
         (of images every channel) brought to mean zero and deviation one; or contrast normalisation and ZCA whitening

@@ -30,7 +30,8 @@ class LadderRegressor(RegressorMixin, LadderEstimator):  # type: ignore[misc]
     ----------
     network, preprocess, activation, noise, costs, denoiser, epochs, annealed, learning_rate, batch_size, \
     labeled_batch_size, calibration, n_members, warm_start, random_state, device, verbose
-        As for `LadderClassifier`, but that costs are (1, 0.1, 0.1) by default and a network is no module.
+        As for `LadderClassifier`, but that costs are (1, 0.1) by default, 0.1 for every rung, and a network is no
+        module.
 
     Attributes
     ----------
@@ -56,7 +57,7 @@ class LadderRegressor(RegressorMixin, LadderEstimator):  # type: ignore[misc]
 
     task = "regression"
 
-    costs: float | Sequence[float] = COSTS_OF_VALUES
+    costs: float | Sequence[float] = COSTS_OF_VALUES[:2]  # as many as the smallest ladder has levels
 
     def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Train on all rows, and on the targets of those that have one.

@@ -29,7 +29,8 @@ def outcome_table(runs: Mapping[str, Run], recipe: Recipe) -> Table:
     ('digits, 50 labels, 16, 1 epochs', ['', 'test error', 'seconds'])
     """
     labels = "all labels" if recipe.labels == "all" else f"{recipe.labels} labels"
-    title = f"{recipe.data}, {labels}, {'-'.join(map(str, recipe.network))}, {recipe.epochs} epochs"
+    network = "-".join(map(str, recipe.network)) or "no hidden rungs"
+    title = f"{recipe.data}, {labels}, {network}, {recipe.epochs} epochs"
     table = Table(title=escape(title), min_width=min(len(title), 80))
     validated, hidden = recipe.validation > 0, max(outcome.hidden_labels for outcome in runs.values())
     error = "error" if recipe.task == "classification" else "RMSE"
