@@ -18,6 +18,7 @@ from sklearn.datasets import load_diabetes, load_digits, load_iris
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler, scale
+from torch import nn
 
 import tikas
 from tikas import LadderClassifier, LadderRegressor
@@ -757,3 +758,40 @@ def test_a_ladder_is_of_single_precision_whatever_the_default_is():
     finally:
         torch.set_default_dtype(torch.float32)
     assert_array_equal(found, expected)
+
+
+class Shifted(nn.Linear):
+    """Makes a tensor without a word of where."""
+
+    def forward(self, x):
+        return super().forward(x) + torch.ones(3)
+
+
+@pytest.mark.parametrize(
+    ("model", "weights"),
+    [
+        (classifier(n_members=2, preprocess="standardize"), None),
+        (classifier(), np.linspace(1, 2, 150)),
+        (classifier(network=Shifted(4, 3)), None),
+        (regressor(), None),
+    ],
+    ids=["members", "weights", "a module", "values"],
+)
+def test_a_ladder_learns_and_answers_whatever_device_is_the_default(model, weights):
+    """On meta nothing can be computed, so that a tensor which gets there is found out."""
+    expected, again = model.fit(IRIS, SEEN, weights).predict(IRIS), clone(model)
+    torch.set_default_device("meta")
+    try:
+        found = again.fit(IRIS, SEEN, weights).predict(IRIS)
+        assert torch.get_default_device() == torch.device("meta")
+    finally:
+        torch.set_default_device(None)
+    assert_array_equal(found, expected)
+    assert {parameter.device.type for parameter in again.ladder_.parameters()} == {"cpu"}
+
+
+def test_a_ladder_is_saved_and_brought_back_whatever_device_is_the_default(tmp_path):
+    model = classifier(preprocess="standardize").fit(IRIS, SEEN)
+    expected = model.predict_proba(IRIS)
+    with torch.device("meta"):
+        assert_array_equal(tikas.load(model.save(tmp_path / "model")).predict_proba(IRIS), expected)

@@ -82,6 +82,13 @@ def test_autocast_around_training_changes_nothing(build):
     assert same_state(found.ladders[0], expected.ladders[0])
 
 
+def test_another_default_device_around_training_changes_nothing():
+    expected = train()
+    with torch.device("meta"):
+        found = train()
+    assert same_state(found.ladders[0], expected.ladders[0])
+
+
 # Annealing reaches the optimiser.
 
 

@@ -322,6 +322,12 @@ def test_calibrating_on_one_row_is_refused_and_nothing_is_changed():
     assert bool(ladder.calibrate(UNLABELED[:2], chunk=1).calibrated)
 
 
+def test_a_ladder_is_calibrated_where_it_is_whatever_device_is_the_default():
+    ladder, expected = ladder_of(), ladder_of().calibrate(UNLABELED)
+    with torch.device("meta"):
+        assert_same_state(ladder.calibrate(UNLABELED), expected)
+
+
 def test_calibrating_on_one_image_is_refused_since_the_top_has_no_positions():
     with pytest.raises(ValueError, match=re.escape("Got 1 row to calibrate with, of shape (1, 2, 12, 12)")):
         ladder_on_images().calibrate(normal(1, 2, 12, 12))

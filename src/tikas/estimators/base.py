@@ -29,7 +29,7 @@ from tikas.fitted import Fitted, begun, epochs_of, interruption, joined_history
 from tikas.model.ladder import Ladder
 from tikas.model.specs import RungSpec
 from tikas.saving import write_model
-from tikas.training.devices import suitable_device
+from tikas.training.devices import suitable_device, without_default_device
 from tikas.training.fit import Build, History, fit
 from tikas.training.fleet import build_ladder
 from tikas.training.networks import in_one_form, rungs_of, takes_maps
@@ -258,9 +258,10 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TakesRo
 
     def _answers(self, X: ArrayLike, asked: Answer) -> Array:
         """What all members together answer for X as it comes."""
-        rows = self._check_rows(X)
-        self._compare_scale(rows)
-        return self._answers_to(rows, asked)
+        with without_default_device():
+            rows = self._check_rows(X)
+            self._compare_scale(rows)
+            return self._answers_to(rows, asked)
 
     def _answers_to(self, rows: Array, asked: Answer) -> Array:
         return mean_answer(self.ladders_, rows, asked, device=self.device, prepare=self._as_taken)

@@ -114,8 +114,8 @@ class Gathering:
     def __init__(self, shape: tuple[int, ...]) -> None:
         self.shape = shape
         self.count = 0
-        self.mean: Tensor = torch.zeros((), dtype=torch.float64)
-        self.squares: Tensor = torch.zeros((), dtype=torch.float64)
+        self.mean: Tensor = torch.zeros((), dtype=torch.float64, device="cpu")
+        self.squares: Tensor = torch.zeros((), dtype=torch.float64, device="cpu")
 
     def add(self, x: Tensor) -> None:
         """Merge the rows of one more batch."""

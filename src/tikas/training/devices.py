@@ -1,7 +1,7 @@
 """Where to train and measure, and how precisely: the device that was asked for, once it is known to be there."""
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from threading import Lock
 from typing import Any, Generic, TypeVar, cast
 
@@ -180,6 +180,20 @@ def single_precision() -> Iterator[None]:
     """
     with _default_type():
         torch.set_default_dtype(torch.float32)
+        yield
+
+
+@contextmanager
+def without_default_device() -> Iterator[None]:
+    """New tensors on the CPU unless they name another place, whatever device somebody has made the default.
+
+    Examples
+    --------
+    >>> with torch.device("meta"), without_default_device():
+    ...     torch.zeros(1).device
+    device(type='cpu')
+    """
+    with nullcontext() if torch.get_default_device().type == "cpu" else torch.device("cpu"):
         yield
 
 

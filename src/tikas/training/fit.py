@@ -8,7 +8,7 @@ import torch
 from tikas.data.splits import Split
 from tikas.data.streams import Examples
 from tikas.model.ladder import Ladder
-from tikas.training.devices import single_precision, without_autocast
+from tikas.training.devices import single_precision, without_autocast, without_default_device
 from tikas.training.evaluation import calibration_rows, error_of
 from tikas.training.fleet import build_ladder
 from tikas.training.groups import suitable_devices, train_in_groups
@@ -98,7 +98,13 @@ def fit(
     elif len(seeds) > 1:  # memory may part them
         keep = Keeping(Memory())
     # Whatever the caller is in
-    with torch.inference_mode(False), torch.enable_grad(), single_precision(), without_autocast():
+    with (
+        torch.inference_mode(False),
+        torch.enable_grad(),
+        single_precision(),
+        without_autocast(),
+        without_default_device(),
+    ):
         job = Job(examples.outside_inference_mode(), splits, recipes, seeds, start, build, keep, names)
         return train_in_groups(job, devices, on_epoch)
 
