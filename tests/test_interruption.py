@@ -13,7 +13,8 @@ from torch import nn
 import tikas
 from tikas import LadderClassifier, LadderRegressor
 from tikas.cli import main
-from tikas.training import groups, loop
+from tikas.experiments import run
+from tikas.training import checkpoint, groups, loop
 from tikas.training.fleet import Fleet
 
 IRIS, SPECIES = scale(load_iris().data), load_iris().target
@@ -48,6 +49,10 @@ def press_ctrl_c(monkeypatch):
 
     monkeypatch.setattr(Fleet, "update", update)
     return left.append
+
+
+def press_at_once(*_):
+    raise KeyboardInterrupt
 
 
 def fit_until_ctrl_c(model, message, y=SEEN):
@@ -180,6 +185,53 @@ class TestTheCommandLine:
         assert captured.out.count(" %") == 1
         assert "model saved to m.safetensors" in captured.out
         assert captured.err == "tikas: interrupted; the figures are of what was trained until then\n"
+
+    def test_keeps_the_ladder_where_ctrl_c_came_while_it_was_measured(self, monkeypatch, capsys):
+        monkeypatch.setattr(run, "error_of", press_at_once)
+        assert main([*self.FLAGS, "--members", "2"]) == 130
+        captured = capsys.readouterr()
+        assert captured.out == "model saved to m.safetensors\n"
+        assert captured.err == (
+            "tikas: interrupted before the ladder was measured, so that it has no figures; it is saved as it was "
+            "trained\n"
+        )
+        model = tikas.load("m.safetensors")
+        assert (model.seeds_, model.n_iter_) == ([0, 1], 2)
+
+    def test_tells_a_ladder_that_was_cut_short_and_not_measured_either_by_its_name(
+        self, press_ctrl_c, monkeypatch, capsys
+    ):
+        monkeypatch.setattr(run, "error_of", press_at_once)
+        press_ctrl_c(self.UPDATES - 5)
+        assert main(list(self.FLAGS)) == 130
+        assert capsys.readouterr().out == "model saved to m-interrupted.safetensors\n"
+        assert tikas.load("m-interrupted.safetensors").n_iter_ == 1
+
+    def test_keeps_the_ladder_where_ctrl_c_came_while_it_was_saved(self, monkeypatch, capsys):
+        write, presses = checkpoint.replace_file, [KeyboardInterrupt]
+
+        def pressed(*arguments: object) -> object:
+            while presses:
+                raise presses.pop()
+            return write(*arguments)
+
+        monkeypatch.setattr(checkpoint, "replace_file", pressed)
+        assert main(list(self.FLAGS)) == 130
+        assert capsys.readouterr().out == "model saved to m.safetensors\n"
+        assert tikas.load("m.safetensors").n_iter_ == 2
+
+    def test_shows_the_ladder_where_the_baseline_was_not_measured(self, monkeypatch, capsys):
+        measure, measured = run.error_of, []
+
+        def pressed(*arguments: object) -> object:
+            measured.append(arguments)
+            return measure(*arguments) if len(measured) <= 2 else press_at_once()
+
+        monkeypatch.setattr(run, "error_of", pressed)
+        assert main(list(self.FLAGS)) == 130
+        captured = capsys.readouterr()
+        assert captured.out.count(" %") == 1
+        assert "model saved to m.safetensors" in captured.out
 
     def test_shows_the_ladder_where_the_baseline_had_not_begun(self, press_ctrl_c, capsys):
         press_ctrl_c(self.UPDATES + 5)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,7 +19,8 @@ from tikas.data.kinds import kind_of
 from tikas.training.recipe import Recipe
 
 if TYPE_CHECKING:
-    from tikas.experiments.run import Run
+    from tikas.experiments.run import Estimator, Run
+    from tikas.training.fit import Trained
 
 LADDER, BASELINE = "ladder", "same network, no denoising costs"
 MOST_CHARACTERS = 40
@@ -103,13 +105,15 @@ def train(command: Train) -> int:
     compared = command.baseline and any(recipe.costs) and measured
     variants = {LADDER: recipe, **({BASELINE: recipe.without_denoising()} if compared else {})}
     runs: dict[str, Run] = {}
+    saved: list[Path] = []
     interrupted = failed = False
     for name, variant in variants.items():
+        save = partial(_save, output, saved) if name == LADDER else None
         try:
             with progress_bar(shown=not command.quiet, title=name) as on_epoch:
-                runs[name] = run(variant, seeds, rows, device=device, on_epoch=on_epoch)
+                runs[name] = run(variant, seeds, rows, device=device, on_epoch=on_epoch, on_trained=save)
         except KeyboardInterrupt:  # before it had anything to show
-            if not runs:
+            if not saved:
                 raise
             interrupted = True
             break
@@ -120,31 +124,37 @@ def train(command: Train) -> int:
             failed = True
             break
         interrupted = runs[name].trained.stop_asked
-        if name == LADDER:
-            saved = _save(runs[name], output)
         if interrupted:
             break
-    Console().print(outcome_table(runs, recipe))
+    if runs:
+        Console().print(outcome_table(runs, recipe))
     if not measured:
         print("There is nothing to measure it by: --validation 50 holds 50 labelled rows out for that.")
-    print(f"model saved to {saved}")
+    print(f"model saved to {saved[0]}")
     if interrupted:
-        complain(f"interrupted; the figures are of what was trained until then{_members_left(runs)}")
+        complain(_interruption(runs))
     return INTERRUPTED if interrupted else FAILED if failed else 0
 
 
-def _save(outcome: Run, output: Path) -> Path:
-    """Save what was trained; what was cut short does not take the place of what was not."""
-    if outcome.trained.interrupted:
+def _save(output: Path, saved: list[Path], estimator: Estimator, trained: Trained) -> None:
+    """Save what was trained, and note where; what was cut short does not take the place of what was not."""
+    if trained.interrupted:
         output = output.with_stem(f"{output.stem}-interrupted")
-    return outcome.estimator.save(output)
+    try:
+        saved.append(estimator.save(output))
+    except KeyboardInterrupt:  # there is little left to do, and everything to lose
+        saved.append(estimator.save(output))
+        raise
 
 
-def _members_left(runs: Mapping[str, Run]) -> str:
-    """How many members the last run is left with, where it lost some."""
+def _interruption(runs: Mapping[str, Run]) -> str:
+    """What to say of Ctrl-C that left these runs, with how many members the last one has, where it lost some."""
+    if not runs:
+        return "interrupted before the ladder was measured, so that it has no figures; it is saved as it was trained"
     last = list(runs.values())[-1]
     asked, left = len(last.trained.ladders), len(last.estimator.ladders_)
-    return f", by {left} of {asked} members" if left < asked else ""
+    by = f", by {left} of {asked} members" if left < asked else ""
+    return f"interrupted; the figures are of what was trained until then{by}"
 
 
 def default_output(command: Train) -> Path:

@@ -28,6 +28,8 @@ from tikas.training.fleet import build_ladder
 from tikas.training.keeping import Keeping
 from tikas.training.recipe import Recipe
 
+Estimator = LadderClassifier | LadderRegressor
+
 
 @dataclass(frozen=True, eq=False)
 class Measured:
@@ -56,7 +58,7 @@ class Run(Measured):
     ((3,), 1)
     """
 
-    estimator: LadderClassifier | LadderRegressor
+    estimator: Estimator
     hidden_labels: int
     """How many known labels were hidden from each member, where there are no test rows."""
     hidden_errors: list[float]
@@ -70,11 +72,13 @@ def run(
     *,
     device: str | None = None,
     on_epoch: Callable[[Progress], None] | None = None,
+    on_trained: Callable[[Estimator, Trained], None] | None = None,
     build: Build = build_ladder,
 ) -> Run:
     """Train one member for every seed, which also decides which rows are labelled, and measure each on the test rows.
 
-    Where there are none, each is measured on the training rows whose labels were hidden from it, if any were.
+    Where there are none, each is measured on the training rows whose labels were hidden from it, if any were. Before
+    anything is measured `on_trained` is called, so that what was learnt can be saved whatever comes then.
 
     Examples
     --------
@@ -85,15 +89,21 @@ def run(
     """
     recipes = [recipe] * len(seeds)
     rows = rows.scaled(splits_of(recipes, seeds, rows.train_y))
-    measured = measure(recipes, seeds, rows, device=device, on_epoch=on_epoch, build=build)
     meaning = "classes" if rows.values is None else "target_scale"
     known = {name: getattr(rows, name) for name in ("columns", "preparation", "input_shape", meaning)}
     known["input_range"] = range_to_keep(rows.train_x, recipe.preprocess)
-    fitted = Fitted.from_trained(measured.trained, recipe, seeds, **known)
+    estimators: list[Estimator] = []
+
+    def take(trained: Trained) -> None:
+        estimators.append(estimator_of(Fitted.from_trained(trained, recipe, seeds, **known)))
+        if on_trained is not None:
+            on_trained(estimators[0], trained)
+
+    measured = measure(recipes, seeds, rows, device=device, on_epoch=on_epoch, on_trained=take, build=build)
     hidden = hidden_rows(recipe, seeds, rows)
     return Run(
         **vars(measured),
-        estimator=estimator_of(fitted),
+        estimator=estimators[0],
         hidden_labels=len(hidden[0]) if hidden else 0,
         hidden_errors=[
             error_on(ladder, rows.train_x[chosen], rows.targets[chosen], device)
@@ -129,12 +139,13 @@ def measure(
     *,
     device: str | None = None,
     on_epoch: Callable[[Progress], None] | None = None,
+    on_trained: Callable[[Trained], None] | None = None,
     build: Build = build_ladder,
     keep: Keeping | None = None,
 ) -> Measured:
     """As `run`, for members of several recipes that one program can train: one recipe and one seed for each.
 
-    Training that `keep` had kept goes on; the seconds are those of this call.
+    Training that `keep` had kept goes on; the seconds are those of this call, without `on_trained`.
 
     Examples
     --------
@@ -150,6 +161,10 @@ def measure(
     warn_of_few_rows(len(splits[0].unlabeled), recipes[0].batch_size)
     examples = Examples(torch.from_numpy(rows.train_x), torch.from_numpy(rows.targets), len(rows.classes))
     trained = fit(examples, splits, recipes, seeds, device=device, on_epoch=on_epoch, build=build, keep=keep)
+    if on_trained is not None:
+        told = time.perf_counter()
+        on_trained(trained)
+        started += time.perf_counter() - told
     tests = [(rows.test_x, rows.test_y)] * len(recipes)
     errors = errors_of_members(trained, recipes, splits, rows.train_x, tests, device) if len(rows.test_y) else ([], [])
     return Measured(trained, *errors, time.perf_counter() - started)
