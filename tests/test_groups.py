@@ -335,10 +335,48 @@ def test_nothing_of_a_fleet_that_failed_is_left_when_the_next_one_begins(monkeyp
     assert left == [False, False]
 
 
-def test_a_member_that_does_not_fit_alone_is_an_error(monkeypatch):
-    out_of_memory_beyond(0, monkeypatch)
-    with pytest.raises(torch.OutOfMemoryError):
+def test_a_member_that_does_not_fit_alone_is_an_error_that_says_what_to_do(monkeypatch):
+    room_for(5.1, monkeypatch)
+    tried = out_of_memory_beyond(0, monkeypatch)
+    free = re.escape(f"{groups.free_bytes(CPU) / 1e9:.3g}")
+    with pytest.raises(
+        torch.OutOfMemoryError,
+        match=rf"^A member does not fit into the memory of cpu\. By an estimate it needs \S+ GB and {free} GB were free\. "
+        r"Set a batch_size below 20, take a smaller network, or train where there is more memory\.$",
+    ) as raised:
         together()
+    assert tried == [SEEDS, SEEDS[:2], SEEDS[:1]]
+    assert str(raised.value.__cause__) == "CUDA out of memory."
+
+
+def test_of_a_gpu_that_is_too_small_its_rows_and_the_cpu_are_told():
+    said = memory.shortage(torch.device("cuda", 1), 95 * 10**9, of_rows=10**9, free=8 * 10**10, batch_size=100)
+    assert "the memory of cuda:1. By an estimate it needs 95 GB, beside 1 GB for all rows, and 80 GB were free." in said
+    assert said.endswith("Set a batch_size below 100, take a smaller network, or train with device='cpu'.")
+
+
+@pytest.mark.parametrize("error", [MemoryError, torch.OutOfMemoryError])
+def test_the_error_of_a_member_that_does_not_fit_holds_nothing_of_its_fleet(monkeypatch, error):
+    """Or whoever catches it, and tries something smaller, would have no memory for that."""
+
+    class Large:
+        pass
+
+    remembered: list[weakref.ref[Large]] = []
+
+    def train(*_: object) -> Trained:
+        large = Large()
+        remembered.append(weakref.ref(large))
+        try:
+            raise error("no memory")
+        finally:
+            raise RuntimeError("operation failed due to a previous error during capture")
+
+    monkeypatch.setattr(groups, "train", train)
+    with pytest.raises(torch.OutOfMemoryError, match="A member does not fit") as raised:
+        train_in_groups(job().of([0]), [CPU], None)
+    assert [reference() for reference in remembered] == [None]
+    assert isinstance(raised.value.__cause__.__context__, error)
 
 
 def test_a_larger_network_needs_more_memory():

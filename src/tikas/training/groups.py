@@ -14,7 +14,7 @@ from tikas.training.devices import suitable_device
 from tikas.training.engine import UPDATES_IN_A_REPLAY, arithmetic_put_back
 from tikas.training.keeping import Memory
 from tikas.training.loop import History, Job, Progress, Trained, train
-from tikas.training.memory import bytes_of_a_member, free_bytes
+from tikas.training.memory import bytes_of_a_member, free_bytes, shortage
 
 SHARE_OF_MEMORY = 0.9
 NO_MEMORY = ("DefaultCPUAllocator", "CUDA error: out of memory", "STATUS_ALLOC_FAILED")
@@ -109,8 +109,14 @@ def _train_share(
 
 
 def _train_group(job: Job, device: torch.device, reporter: "_Reporter", stop: Event) -> Trained | None:
-    """Train one fleet; None where it was too large for the device, and could be smaller."""
-    members = len(job.seeds)
+    """Train one fleet; None where it was too large for the device, and could be smaller.
+
+    Raises
+    ------
+    torch.OutOfMemoryError
+        Where it could not be smaller.
+    """
+    members, free = len(job.seeds), free_bytes(device)
     kept = None if job.keeping is None else job.keeping.take_up(job.names)
     finished = 0 if kept is None else len(kept[0].history)
 
@@ -126,12 +132,18 @@ def _train_group(job: Job, device: torch.device, reporter: "_Reporter", stop: Ev
             job.keeping.discard(job.names)
         return trained
     except (RuntimeError, MemoryError) as error:
-        if members == 1 or not _out_of_memory(error):
+        if not _out_of_memory(error):
             raise
+        cause = _without_tracebacks(error)
     # Only here, where the error is gone, nothing holds on to the fleet any more but the circles that are in it.
-    reporter.splits(members, finished)
     gc.collect()
     torch.cuda.empty_cache()
+    if members == 1:
+        of_rows = _bytes_to_bring(job, device)
+        raise torch.OutOfMemoryError(
+            shortage(device, reporter.needed, of_rows, free, job.recipes[0].batch_size)
+        ) from cause
+    reporter.splits(members, finished)
     return None
 
 
@@ -142,6 +154,14 @@ def _out_of_memory(error: BaseException | None) -> bool:
             return True
         error = error.__context__
     return False
+
+
+def _without_tracebacks(error: BaseException) -> BaseException:
+    """The same error, and those that it came up from, without the frames that hold a fleet."""
+    each: BaseException | None = error
+    while each is not None:
+        each = each.with_traceback(None).__context__
+    return error
 
 
 def _by_epochs(job: Job, members: Sequence[int]) -> list[list[int]]:
@@ -159,13 +179,18 @@ def _groups(job: Job, members: Sequence[int], device: torch.device, reporter: "_
     rows = 2 * min(recipe.batch_size, len(job.splits[0].unlabeled)) + recipe.labeled_batch_size
     block = UPDATES_IN_A_REPLAY if device.type == "cuda" else 1
     needed, free = bytes_of_a_member(ladder, rows, block), free_bytes(device)
-    examples = job.examples.rows
-    left = SHARE_OF_MEMORY * free - (0 if examples.device == device else examples.nbytes)
+    left = SHARE_OF_MEMORY * free - _bytes_to_bring(job, device)
     most = max(1, int(left // needed)) if isinstance(ladder, Ladder) else 1
     fleets = ceil(len(members) / most)
     size = ceil(len(members) / fleets)
     reporter.plans(fleets, needed, free)
     return [list(members[first : first + size]) for first in range(0, len(members), size)]
+
+
+def _bytes_to_bring(job: Job, device: torch.device) -> int:
+    """What the rows will take on a device, if they are not there yet."""
+    rows = job.examples.rows
+    return 0 if rows.device == device else rows.nbytes
 
 
 class _Reporter:
@@ -175,14 +200,14 @@ class _Reporter:
         self._on_epoch = on_epoch
         self._epochs = job.recipes[0].epochs
         self._fleets = self._done = 0
-        self._needed = self._free = 0
+        self.needed = self._free = 0
         self._lock = Lock()
 
     def plans(self, fleets: int, needed: int, free: int) -> None:
         """So many fleets, of members that need so many bytes each of those that are free."""
         with self._lock:
             self._fleets += fleets
-            self._needed, self._free = needed, free
+            self.needed, self._free = needed, free
 
     def splits(self, members: int, lost: int) -> None:
         with self._lock:
@@ -195,7 +220,7 @@ class _Reporter:
             fresh = not self._done
             self._done += epochs
             if fresh or epochs:
-                need = f"about {members * self._needed / 1e9:.2g} of {self._free / 1e9:.3g} GB"
+                need = f"about {members * self.needed / 1e9:.2g} of {self._free / 1e9:.3g} GB"
                 behind = f", going on after epoch {epochs}" if epochs else ""
                 self._tell([], f"getting ready: {members} member{'s' * (members > 1)}, {need}{behind}")
 

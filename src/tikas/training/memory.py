@@ -45,6 +45,23 @@ def free_bytes(device: torch.device) -> int:
     return int(min(_left_on_the_machine(), _left_to_the_container()))
 
 
+def shortage(device: torch.device, needed: int, of_rows: int, free: int, batch_size: int) -> str:
+    """What to say where a member does not fit on a device, not even alone; rows that are there need no memory.
+
+    Examples
+    --------
+    >>> print(shortage(torch.device("cuda", 0), 95 * 10**9, of_rows=2 * 10**8, free=79 * 10**9, batch_size=100))
+    A member does not fit into the memory of cuda:0. By an estimate it needs 95 GB, beside 0.2 GB for all rows, and
+    79 GB were free. Set a batch_size below 100, take a smaller network, or train with device='cpu'.
+    """
+    beside = f", beside {of_rows / 1e9:.2g} GB for all rows," if of_rows else ""
+    otherwise = "train where there is more memory" if device.type == "cpu" else "train with device='cpu'"
+    return (
+        f"A member does not fit into the memory of {device}. By an estimate it needs {needed / 1e9:.2g} GB{beside} and "
+        f"{free / 1e9:.3g} GB were free. Set a batch_size below {batch_size}, take a smaller network, or {otherwise}."
+    )
+
+
 def _left_on_the_machine() -> int:
     try:
         return 1024 * int(_figures(Path("/proc/meminfo"))["MemAvailable:"])
