@@ -359,8 +359,8 @@ def test_defaults_follow_from_the_data_and_the_network() -> None:
     assert preset("--data", "cifar10") == cifar
     assert preset("--data", "cifar10", "--network", "conv_large", "--costs", "4", "--preprocess", "whiten") == cifar
     assert preset("--data", "cifar10", "--network", "mlp").costs == (1000.0, 10.0, 0.1)
-    assert preset("--data", "cifar10", "--network").costs == (1000.0, 10.0)
-    assert preset("--network", "top").costs == preset("--network").costs == (1000.0, 10.0)
+    assert preset("--data", "cifar10", "--network").costs == (1000.0, 0.1)
+    assert preset("--network", "top").costs == preset("--network").costs == (1000.0, 0.1)
     assert preset("--network", "global").costs == (1.0,)
     assert preset("--network", "--costs", "5", "1").costs == (5.0, 1.0)
     assert preset("--data", "my.csv", "--task", "regression", "--network").costs == (1.0, 0.1)

@@ -341,7 +341,8 @@ def test_a_member_that_does_not_fit_alone_is_an_error_that_says_what_to_do(monke
     free = re.escape(f"{groups.free_bytes(CPU) / 1e9:.3g}")
     with pytest.raises(
         torch.OutOfMemoryError,
-        match=rf"^A member does not fit into the memory of cpu\. By an estimate it needs \S+ GB and {free} GB were free\. "
+        match=r"^A member does not fit into the memory of cpu\. "
+        rf"By an estimate it needs \S+ GB and {free} GB were free\. "
         r"Set a batch_size below 20, take a smaller network, or train where there is more memory\.$",
     ) as raised:
         together()

@@ -560,3 +560,9 @@ def test_a_loop_of_ones_own_learns_digits():
     test_x, test_y = torch.from_numpy(digits.test_x).flatten(1), torch.from_numpy(digits.test_y)
     error = (ladder(test_x).argmax(1) != test_y).double().mean().item()
     assert error < 0.3  # by chance 0.9; over four seeds 0.11 to 0.17 after twice as many epochs
+
+
+def test_the_default_cost_of_the_top_is_the_same_however_low_the_ladder_is():
+    ladders = [Ladder((4,), [Dense(3)] * rungs) for rungs in (1, 2, 3)]
+    weights = [[rung.cost for rung in ladder.rungs] for ladder in ladders]
+    assert weights == [[1000.0, 0.1], [1000.0, 10.0, 0.1], [1000.0, 10.0, 0.1, 0.1]]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tikas.data.kinds import Kind, kind_of
-from tikas.training.recipe import COSTS_OF_VALUES, DIGITS, Recipe, suitable_costs_on_maps
+from tikas.training.recipe import COSTS_OF_VALUES, DIGITS, Recipe, costs_for, suitable_costs_on_maps
 
 CIFAR10 = Recipe(
     data="cifar10",
@@ -36,7 +36,7 @@ def preset_for(arguments: Sequence[str]) -> Recipe:
     >>> preset_for(["train", "--data=mnist", "--network", "conv_small"]).costs
     (1.0,)
     >>> preset_for(["train", "--network"]).costs  # the input and the top
-    (1000.0, 10.0)
+    (1000.0, 0.1)
     """
     data = (_values_of("--data", arguments) or ["digits"])[0]
     preset = replace(OF_DATA_SETS.get(data, OF_KINDS[kind_of(data)]), data=data)
@@ -52,7 +52,7 @@ def preset_for(arguments: Sequence[str]) -> Recipe:
     costs = Recipe().costs if preset.takes_maps else preset.costs
     if chosen.takes_maps:
         costs = suitable_costs_on_maps(chosen.network)
-    return replace(preset, network=chosen.network, costs=costs[: chosen.levels])
+    return replace(preset, network=chosen.network, costs=costs_for(chosen.levels, costs))
 
 
 def _values_of(flag: str, arguments: Sequence[str]) -> list[str] | None:

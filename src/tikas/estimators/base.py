@@ -34,7 +34,7 @@ from tikas.training.fit import Build, History, fit
 from tikas.training.fleet import build_ladder
 from tikas.training.networks import in_one_form, rungs_of, takes_maps
 from tikas.training.progress import progress_bar
-from tikas.training.recipe import DIGITS, Recipe, suitable_costs, suitable_costs_on_maps, suitable_epochs
+from tikas.training.recipe import DIGITS, Recipe, costs_for, suitable_costs, suitable_costs_on_maps, suitable_epochs
 
 TINY = float(np.finfo(np.float32).tiny)
 
@@ -85,7 +85,7 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TakesRo
             chosen["costs"] = (
                 suitable_costs_on_maps(network)
                 if takes_maps(network)
-                else suitable_costs(rows)[: len(network) + 2]  # without hidden rungs there are two levels
+                else costs_for(1 + len(rungs_of(network, 1)), suitable_costs(rows))
             )
         if self.epochs is None:
             chosen["epochs"] = suitable_epochs(len(rows), Recipe(batch_size=self.batch_size).batch_size)

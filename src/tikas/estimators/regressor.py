@@ -58,7 +58,7 @@ class LadderRegressor(RegressorMixin, LadderEstimator):  # type: ignore[misc]
 
     task = "regression"
 
-    costs: float | Sequence[float] = COSTS_OF_VALUES[:2]  # as many as the smallest ladder has levels
+    costs: float | Sequence[float] = COSTS_OF_VALUES
 
     def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Train on all rows, and on the targets of those that have one.

@@ -47,7 +47,7 @@ def check_settings(
     levels = len(rungs) + 1
     noises = _floats("noise", noise)
     noises = noises if isinstance(noises, list) else [noises] * levels
-    weights = _floats("costs", [1000.0, 10.0, *[0.1] * (levels - 2)] if costs is None else costs)
+    weights = _floats("costs", [*[1000.0, 10.0][: levels - 1], *[0.1] * max(1, levels - 2)] if costs is None else costs)
     weights = weights if isinstance(weights, list) else [0.0] * (levels - 1) + [weights]
     for name, values in (("noise", noises), ("costs", weights)):
         if len(values) != levels:

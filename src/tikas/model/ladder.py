@@ -60,8 +60,8 @@ class Ladder(Encoder):
         Deviation of the noise: one for all levels, or one for the input and one for each rung.
     costs
         λ: one for the input and one for each rung; or one number, for the top alone (the Γ-model); 0 leaves the
-        supervised network. By default the paper's 1000, 10 and 0.1 for the rest. A level that no cost needs has no
-        denoiser.
+        supervised network. By default the paper's 1000, 10 and 0.1 for the rest, of two levels 1000 and 0.1. A level
+        that no cost needs has no denoiser.
     denoiser
         ``"gaussian"`` (g), ``"mlp"`` (g1), ``"no-product"`` (g2), ``"linear"`` (g3) or ``"additive"`` (g4).
     task

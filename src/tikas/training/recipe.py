@@ -250,8 +250,19 @@ COSTS_ON_MAPS: dict[int | str, tuple[float, ...]] = {
 }
 """The paper's costs for its convolutional networks."""
 
-COSTS_OF_VALUES = (1.0, 0.1, 0.1)
+COSTS_OF_VALUES = (1.0, 0.1)
 """Costs for a regression, of every door."""
+
+
+def costs_for(levels: int, costs: tuple[float, ...]) -> tuple[float, ...]:
+    """Costs of a larger ladder for one of so many levels: the top keeps its own.
+
+    Examples
+    --------
+    >>> costs_for(2, (1000.0, 10.0, 0.1)), costs_for(7, (1000.0, 10.0, 0.1))
+    ((1000.0, 0.1), (1000.0, 10.0, 0.1))
+    """
+    return costs if len(costs) <= levels else (*costs[: levels - 1], costs[-1])
 
 
 def suitable_costs(rows: "NDArray[Any]") -> tuple[float, ...]:
