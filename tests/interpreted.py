@@ -53,15 +53,16 @@ class Interpreted(FusedFleet):
         return self.read_costs(self.recorded)
 
 
-def fleet_of(kind: type[Fleet], name: str) -> Fleet:
+def fleet_of(kind: type[Fleet], name: str, updates: int = 2) -> Fleet:
+    """With as many updates an epoch."""
     recipe, seeds = RECIPES[name], [0, 1, 2] if name == "members" else [0]
     draw = torch.Generator().manual_seed(0)
-    rows = torch.rand(28, 13, generator=draw)
+    rows = torch.rand(14 * updates, 13, generator=draw)
     if name == "by columns":  # as tables often lie in memory
         rows = rows.T.contiguous().T
-    classes = torch.arange(28) % 3
+    classes = torch.arange(len(rows)) % 3
     targets = classes if recipe.task == "classification" else rows[:, :2] * 2
-    weights = torch.rand(28, generator=draw) if name == "weighted" else None
+    weights = torch.rand(len(rows), generator=draw) if name == "weighted" else None
     examples = Examples(rows, targets, 3 if recipe.task == "classification" else 2, weights)
     ladders = []
     for place, seed in enumerate(seeds):  # members differ in their settings, and stand away from first values
@@ -70,7 +71,7 @@ def fleet_of(kind: type[Fleet], name: str) -> Fleet:
         for parameter in ladder.parameters():
             parameter.data += 0.2 * torch.randn(parameter.shape, generator=draw)
         ladders.append(ladder)
-    splits = [split(classes.numpy(), 18, seed=seed) for seed in seeds]
+    splits = [split(classes.numpy(), 9 * updates, seed=seed) for seed in seeds]
     streams = Streams(examples, splits, seeds, ladders[0].shapes, 14, 9, most_in_block=2, denoising=any(recipe.costs))
     return kind(ladders, streams, **({"dtype": torch.float32} if kind is Interpreted else {}))
 
@@ -109,12 +110,12 @@ def compare(name: str) -> tuple[float, float]:
 
 def goes_on(name: str) -> bool:
     """Whether a fleet that goes on from a snapshot makes the very updates of one that was never stopped."""
-    one, other = fleet_of(Interpreted, name), fleet_of(Interpreted, name)
+    one, other = (fleet_of(Interpreted, name, updates=1) for _ in "ab")
     rates = torch.full((one.streams.updates,), 0.01, dtype=torch.float64)
     one.train_epoch(rates)
     other.go_on_from(one.snapshot(), updates=len(rates))
     same_costs = torch.equal(one.train_epoch(rates), other.train_epoch(rates))
-    plain = fleet_of(Fleet, name)
+    plain = fleet_of(Fleet, name, updates=1)
     plain.go_on_from(one.snapshot(), updates=2 * len(rates))
     assert all(torch.equal(kept, one.snapshot()[key]) for key, kept in plain.snapshot().items())
     return same_costs and all(
