@@ -73,6 +73,18 @@ def together(recipes: Sequence[Recipe] | None = None) -> Trained:
     return train_in_groups(job(recipes), [CPU], None)
 
 
+@pytest.fixture(scope="module")
+def alike() -> Trained:
+    """Five members with the same settings, trained as one fleet."""
+    return together()
+
+
+@pytest.fixture(scope="module")
+def own() -> Trained:
+    """Five members with settings of their own, trained as one fleet."""
+    return together(OWN_SETTINGS)
+
+
 def farthest(one: Ladder, other: Ladder) -> float:
     theirs = dict(other.named_parameters())
     return max((value - theirs[name]).abs().max().item() for name, value in one.named_parameters())
@@ -94,8 +106,7 @@ def assert_same(one: Trained, other: Trained) -> None:
 # Members with settings of their own.
 
 
-def test_members_with_settings_of_their_own_learn_in_one_fleet_what_each_learns_alone():
-    company = together(OWN_SETTINGS)
+def test_members_with_settings_of_their_own_learn_in_one_fleet_what_each_learns_alone(own):
     for place, seed in enumerate(SEEDS):
         alone = fit(
             examples(),
@@ -105,22 +116,22 @@ def test_members_with_settings_of_their_own_learn_in_one_fleet_what_each_learns_
             device="cpu",
             build=build_double,
         )
-        one = Trained([company.ladders[place]], [company.histories[place]], interrupted=False)
+        one = Trained([own.ladders[place]], [own.histories[place]], interrupted=False)
         assert_same(one, alone)
 
 
 @pytest.mark.parametrize("setting", OF_A_MEMBER)
-def test_each_setting_of_a_member_makes_a_difference(setting):
+def test_each_setting_of_a_member_makes_a_difference(setting, alike):
     """Or the test above would show nothing: with one other setting a member goes elsewhere, and its fellows do not."""
     value = getattr(OWN_SETTINGS[4], setting)
-    one, other = together(), together([*[RECIPE] * 4, replace(RECIPE, **{setting: value})])
+    other = together([*[RECIPE] * 4, replace(RECIPE, **{setting: value})])
     for place in range(4):
-        assert farthest(one.ladders[place], other.ladders[place]) < ROUNDING
-    assert farthest(one.ladders[4], other.ladders[4]) > 1e-3
+        assert farthest(alike.ladders[place], other.ladders[place]) < ROUNDING
+    assert farthest(alike.ladders[4], other.ladders[4]) > 1e-3
 
 
-def test_each_member_comes_back_with_its_own_noise_and_costs():
-    for ladder, recipe in zip(together(OWN_SETTINGS).ladders, OWN_SETTINGS, strict=True):
+def test_each_member_comes_back_with_its_own_noise_and_costs(own):
+    for ladder, recipe in zip(own.ladders, OWN_SETTINGS, strict=True):
         assert tuple(rung.noise for rung in ladder.rungs) == recipe.levels_of_noise()
         assert tuple(rung.cost for rung in ladder.rungs) == recipe.levels_of_costs()
 
@@ -198,11 +209,9 @@ def room_for(members: float, monkeypatch: pytest.MonkeyPatch, batch_size: int = 
     [(5.1, [SEEDS]), (3.5, [SEEDS[:3], SEEDS[3:]]), (2.5, [SEEDS[:2], SEEDS[2:4], SEEDS[4:]])],
     ids=["all fit", "two fleets", "three fleets"],
 )
-def test_a_fleet_that_does_not_fit_is_split_into_even_ones(monkeypatch, fleets, room, expected):
-    whole = together(OWN_SETTINGS)
-    fleets.clear()
+def test_a_fleet_that_does_not_fit_is_split_into_even_ones(monkeypatch, own, fleets, room, expected):
     room_for(room, monkeypatch)
-    assert_same(together(OWN_SETTINGS), whole)
+    assert_same(together(OWN_SETTINGS), own)
     assert fleets == expected
 
 
@@ -245,10 +254,9 @@ def out_of_memory_beyond(members: int, monkeypatch: pytest.MonkeyPatch, epochs: 
         (1, [SEEDS, SEEDS[:2], SEEDS[:1], SEEDS[1:2], SEEDS[2:], SEEDS[2:3], SEEDS[3:], SEEDS[3:4], SEEDS[4:]]),
     ],
 )
-def test_out_of_memory_halfway_splits_and_goes_on(monkeypatch, room, expected):
-    whole = together(OWN_SETTINGS)
+def test_out_of_memory_halfway_splits_and_goes_on(monkeypatch, own, room, expected):
     tried = out_of_memory_beyond(room, monkeypatch)
-    assert_same(together(OWN_SETTINGS), whole)
+    assert_same(together(OWN_SETTINGS), own)
     assert tried == expected
 
 
@@ -419,8 +427,8 @@ def test_without_a_limit_there_is_what_the_machine_has(tmp_path, monkeypatch, li
 
 
 @pytest.mark.parametrize("devices", [2, 8])
-def test_members_spread_over_devices_learn_what_they_learn_on_one(devices):
-    assert_same(train_in_groups(job(OWN_SETTINGS), [CPU] * devices, None), together(OWN_SETTINGS))
+def test_members_spread_over_devices_learn_what_they_learn_on_one(devices, own):
+    assert_same(train_in_groups(job(OWN_SETTINGS), [CPU] * devices, None), own)
 
 
 def test_each_device_trains_its_share(fleets):
@@ -506,16 +514,14 @@ def press_after(epochs: int) -> Callable[[Progress], None]:
     return press
 
 
-def test_ctrl_c_in_the_second_of_three_fleets_keeps_the_first_and_what_there_is_of_the_second(monkeypatch):
+def test_ctrl_c_in_the_second_of_three_fleets_keeps_the_first_and_what_there_is_of_the_second(monkeypatch, alike):
     room_for(2.5, monkeypatch)
     cut = train_in_groups(job(), [CPU], press_after(4 + 2))
     assert cut.interrupted
     assert [len(history) for history in cut.histories] == [4, 4, 2, 2, 0]
     assert farthest(cut.ladders[4], build_double(RECIPE, (7,), 3, SEEDS[4])) == 0
-    monkeypatch.undo()
-    whole = together()
     for member in (0, 1):
-        assert farthest(cut.ladders[member], whole.ladders[member]) < ROUNDING
+        assert farthest(cut.ladders[member], alike.ladders[member]) < ROUNDING
     assert all(ladder(examples().rows).isfinite().all() for ladder in cut.ladders)
 
 
