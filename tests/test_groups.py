@@ -44,6 +44,9 @@ OWN_SETTINGS = [
     replace(RECIPE, annealed=1.0, noise=(0.2,), costs=(20.0, 0.5), learning_rate=0.005, labels=30),
 ]
 
+ONE_EPOCH = [replace(RECIPE, epochs=1)] * 5
+"""For what shows before anything is learnt: who trains with whom."""
+
 # Measured 5e-16; stacked products add in another order, and no member is off by more than rounding.
 ROUNDING = 1e-13
 
@@ -217,14 +220,14 @@ def test_a_fleet_that_does_not_fit_is_split_into_even_ones(monkeypatch, own, fle
 
 def test_a_batch_needs_no_memory_for_rows_that_are_not_there(monkeypatch, fleets):
     room_for(5.1, monkeypatch, batch_size=len(CLASSES))
-    together([replace(RECIPE, batch_size=10 * len(CLASSES))] * 5)
+    together([replace(RECIPE, batch_size=10 * len(CLASSES), epochs=1)] * 5)
     assert fleets == [SEEDS]
 
 
 def test_where_not_even_one_seems_to_fit_they_are_tried_one_by_one(monkeypatch, fleets):
     """What a member needs is an estimate: whether one fits is for the device to say."""
     room_for(0.1, monkeypatch)
-    together()
+    together(ONE_EPOCH)
     assert fleets == [[seed] for seed in SEEDS]
 
 
@@ -284,13 +287,13 @@ def test_a_capture_that_ends_badly_for_want_of_memory_splits_too(monkeypatch):
             raise RuntimeError("operation failed due to a previous error during capture")
 
     tried = fails_once(monkeypatch, fail)
-    together()
+    together(ONE_EPOCH)
     assert tried == [SEEDS, SEEDS[:2], SEEDS[2:]]
 
 
 def test_want_of_memory_on_a_cpu_splits_too(monkeypatch):
     tried = fails_once(monkeypatch, lambda: torch.empty(2**52))
-    together()
+    together(ONE_EPOCH)
     assert tried == [SEEDS, SEEDS[:2], SEEDS[2:]]
 
 
@@ -309,7 +312,7 @@ def test_want_of_memory_that_is_not_the_allocators_splits_too(monkeypatch, messa
         raise RuntimeError(message)
 
     tried = fails_once(monkeypatch, fail)
-    together()
+    together(ONE_EPOCH)
     assert tried == [SEEDS, SEEDS[:2], SEEDS[2:]]
 
 
@@ -339,7 +342,7 @@ def test_nothing_of_a_fleet_that_failed_is_left_when_the_next_one_begins(monkeyp
         return train_one_fleet(job, *rest)
 
     monkeypatch.setattr(groups, "train", train)
-    together()
+    together(ONE_EPOCH)
     assert left == [False, False]
 
 
@@ -432,7 +435,7 @@ def test_members_spread_over_devices_learn_what_they_learn_on_one(devices, own):
 
 
 def test_each_device_trains_its_share(fleets):
-    train_in_groups(job(), [CPU] * 2, None)
+    train_in_groups(job(ONE_EPOCH), [CPU] * 2, None)
     assert sorted(fleets, key=len) == [SEEDS[3:], SEEDS[:3]]
 
 
@@ -495,7 +498,7 @@ def test_precision_is_afterwards_what_it_was_however_the_fleets_of_two_devices_o
     monkeypatch.setattr(groups, "train", train)
     try:
         torch.set_float32_matmul_precision("highest")
-        train_in_groups(job(), [CPU] * 2, None)
+        train_in_groups(job(ONE_EPOCH), [CPU] * 2, None)
         assert torch.get_float32_matmul_precision() == "highest"
     finally:
         torch.set_float32_matmul_precision("highest")
@@ -611,7 +614,7 @@ def test_epochs_count_over_all_fleets(monkeypatch, room, fleets_needed, devices)
 def test_what_each_half_needs_is_told_after_a_split(monkeypatch):
     out_of_memory_beyond(3, monkeypatch, 0)
     told: list[Progress] = []
-    train_in_groups(job(), [CPU], told.append)
+    train_in_groups(job(ONE_EPOCH), [CPU], told.append)
     starts = [progress.doing for progress in told if "getting ready" in progress.doing]
     needs = {int(members): float(need) for members, need in re.findall(r"(\d) members, about (\S+)", " ".join(starts))}
     assert needs[2] == pytest.approx(needs[5] * 2 / 5, rel=0.1)
