@@ -94,7 +94,7 @@ def test_conv_pool_cnn_c_takes_images_and_gives_classes_alone():
         (RUNGS, (1,)),
         ("mlp", (1000, 10, 0.1)),
         ((8,), None),
-        ((), (1000, 10)),
+        ((), (1000, 0.1)),
     ],
 )
 def test_costs_follow_from_the_network(network, costs):
