@@ -62,7 +62,7 @@ def fleet_of(kind: type[Fleet], name: str, updates: int = 2) -> Fleet:
         rows = rows.T.contiguous().T
     classes = torch.arange(len(rows)) % 3
     targets = classes if recipe.task == "classification" else rows[:, :2] * 2
-    weights = torch.rand(len(rows), generator=draw) if name == "weighted" else None
+    weights = torch.rand(len(rows), 2, generator=draw)[:, 0] if name == "weighted" else None  # a column of a table
     examples = Examples(rows, targets, 3 if recipe.task == "classification" else 2, weights)
     ladders = []
     for place, seed in enumerate(seeds):  # members differ in their settings, and stand away from first values

@@ -76,7 +76,9 @@ class FusedFleet(CapturedFleet):
         self._enlist(ladders, streams)
         self.template = ladders[0]
         self.dtype = dtype
-        self.rows, self.targets = (each.contiguous() for each in (streams.examples.rows, streams.examples.targets))
+        examples = streams.examples
+        self.rows, self.targets = examples.rows.contiguous(), examples.targets.contiguous()
+        self.weights = None if examples.weights is None else examples.weights.contiguous()
         self.labeled, self.unlabeled = streams.labeled_batch_size, streams.denoised_batch_size
         self.updates_done = 0
         self.denoiser = denoiser_number(self.template)
@@ -175,7 +177,7 @@ class FusedFleet(CapturedFleet):
         )  # fmt: skip
 
     def _top(self, place: int) -> None:
-        top, weights = self.levels[-1], self.streams.examples.weights
+        top, weights = self.levels[-1], self.weights
         top_kernel[(self.members, 2 if top.denoised else 1)](
             top["hidden"], self.targets, self.targets if weights is None else weights,
             self.labeled_rows[place], top["signal"] if top.denoised else top["hidden"], top["to_hidden"],
