@@ -6,6 +6,7 @@ A program of its own, because Triton decides when it is imported whether kernels
 import sys
 from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import Tensor
 from triton.language import sum as sum_of_triton
@@ -17,6 +18,9 @@ from tikas.training.fleet import Fleet, build_ladder
 from tikas.training.fused import FusedFleet
 from tikas.training.kernels.levels import climb_kernel
 from tikas.training.recipe import Recipe
+
+# As on a GPU, where the maximum of a number and of what is none is the number; the interpreter has the latter.
+interpreter.InterpreterBuilder.create_maxnumf = lambda self, one, other: self.binary_op(one, other, np.fmax)
 
 BASE = Recipe(data="array", network=(10, 6), costs=(10.0, 1.0, 0.1), batch_size=14, labeled_batch_size=9)
 RECIPES = {
@@ -125,8 +129,17 @@ def goes_on(name: str) -> bool:
     )
 
 
+def tells_of_damage(name: str) -> bool:
+    """Whether the costs of the next update are no numbers where a weight is none any more."""
+    fleet = fleet_of(Interpreted, name)
+    fleet.tensors()["ladder.rungs.1.weight"][0, 0] = torch.nan
+    return not fleet.train_epoch(torch.zeros(fleet.streams.updates, dtype=torch.float64))[0].isfinite().all()
+
+
 if __name__ == "__main__":
     patch_once()
     for case in sys.argv[1:]:
         print(case, *compare(case))
-    print(*(goes_on(case) for case in ("members", "gamma") if case in sys.argv), file=sys.stderr)
+    told = [goes_on(case) for case in ("members", "gamma") if case in sys.argv]
+    told += [tells_of_damage(case) for case in ("baseline", "tanh", "gelu", "leaky_relu") if case in sys.argv]
+    print(*told, file=sys.stderr)

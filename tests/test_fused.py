@@ -60,4 +60,10 @@ def test_costs_and_gradients_are_those_of_the_plain_fleet(case: str, farthest: d
 
 
 def test_a_fleet_goes_on_from_a_snapshot_as_if_nothing_had_been(interpreted: list[tuple[str, str]]) -> None:
-    assert [complaints.split() for _, complaints in interpreted] == [["True", "True"], []]
+    assert interpreted[0][1].split() == ["True"] * 2
+
+
+def test_a_weight_that_is_no_number_shows_in_the_costs_whatever_the_activation(
+    interpreted: list[tuple[str, str]],
+) -> None:
+    assert interpreted[1][1].split() == ["True"] * 4

@@ -15,7 +15,7 @@ GELU = tl.constexpr(NUMBERS["gelu"])
 @triton.jit
 def activate(x, ACTIVATION: tl.constexpr):
     if ACTIVATION == RELU:
-        return tl.maximum(x, 0.0)
+        return tl.where(x < 0, 0.0, x)  # what is no number stays so, and shows in the costs; tl.maximum makes it 0
     elif ACTIVATION == LEAKY_RELU:
         return tl.where(x > 0, x, 0.1 * x)
     elif ACTIVATION == TANH:
