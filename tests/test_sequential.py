@@ -213,6 +213,25 @@ def test_of_many_drawn_networks_each_is_refused_or_taken_over_exactly():
     assert taken > 50
 
 
+class OnTheCPU(Ladder):
+    """As somebody's is on the GPU that they made the default; no tensor on 'meta' could be brought anywhere."""
+
+    def __init__(self, *arguments, **settings) -> None:
+        with torch.device("cpu"):
+            super().__init__(*arguments, **settings)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("with_rows", [False, True])
+def test_another_default_device_changes_nothing(name, with_rows):
+    network, rows = trained(name)
+    arguments = {"input_shape": rows.shape[1:], "rows": rows if with_rows else None, "costs": 0.1}
+    expected = Ladder.from_sequential(network, **arguments).eval()
+    with torch.device("meta"):
+        ladder = OnTheCPU.from_sequential(network, **arguments).eval()
+    assert torch.equal(ladder(rows), expected(rows))
+
+
 @pytest.mark.parametrize("name", NETWORKS)
 def test_in_double_precision_the_two_are_the_same(name):
     network, rows = trained(name)

@@ -86,7 +86,8 @@ def from_sequential(
     _warn_of_dropout(layers)
 
     ascent = None if rows is None else _ascent(ladder, rows)
-    difference = _after(groups[0], Difference(torch.ones(below[0]).double(), torch.zeros(below[0]).double()), below)
+    one, none = (torch.full(below[:1], value, dtype=torch.float64, device="cpu") for value in (1.0, 0.0))
+    difference = _after(groups[0], Difference(one, none), below)
     for level, (group, rung) in enumerate(zip(groups[1:], ladder.rungs[1:], strict=True), 1):
         assert isinstance(rung, NormalizedRung)
         if group.function is not None:
