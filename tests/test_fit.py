@@ -247,6 +247,12 @@ def test_members_of_other_sizes_are_refused():
         fit(blobs(), [SPLIT, HELD_OUT], RECIPE, [0, 1], device="cpu")
 
 
+def test_a_member_without_labelled_rows_is_refused():
+    none = replace(SPLIT, labeled=np.empty(0, np.int64))
+    with pytest.raises(ValueError, match=r"no labelled rows.*Give each at least one"):
+        fit(blobs(), [SPLIT, none], RECIPE, [0, 1], device="cpu")
+
+
 def test_validation_error_falls_while_digits_are_learnt():
     digits = load("digits")
     examples = Examples(torch.from_numpy(digits.train_x).flatten(1), torch.from_numpy(digits.train_y), 10)

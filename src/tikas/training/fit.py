@@ -70,7 +70,8 @@ def fit(
     ------
     ValueError
         Where there are not equally many seeds, splits, recipes and ladders to go on from, or members could not be
-        trained by one program, or have fewer than two rows to calibrate with, or both `start` and `keep` are given.
+        trained by one program, or have no labelled rows, or fewer than two rows to calibrate with, or both `start` and
+        `keep` are given.
     TrainingDivergedError
         When a cost is no longer finite, with the epoch, the cost that went first and what to try.
 
@@ -147,7 +148,11 @@ def _check_members(
 
 
 def _check_labels(labeled: Sequence[int], unlabeled: int, calibration: str) -> None:
-    """Members may have any number of labels, unless the shape of something follows from it."""
+    """Members may have any number of labels but none, unless the shape of something follows from it."""
+    if 0 in labeled:
+        raise ValueError(
+            "A member has no labelled rows, and the supervised cost is a mean over them. Give each at least one."
+        )
     if len(set(labeled)) == 1:
         return
     counts = f"labels of {', '.join(map(str, sorted(set(labeled))))} rows"
