@@ -16,8 +16,8 @@ from tikas.data.splits import split
 from tikas.data.streams import Examples, Streams
 from tikas.training import captured, compilers, engine
 from tikas.training.compilers import hindrance
-from tikas.training.devices import PutBack, full_precision, precision, set_precision
-from tikas.training.engine import SlowerWarning, arithmetic_put_back, launch, suitable_arithmetic
+from tikas.training.devices import PutBack, full_precision, precision
+from tikas.training.engine import SlowerWarning, launch, suitable_arithmetic
 from tikas.training.fleet import Fleet, build_ladder
 from tikas.training.recipe import Recipe
 
@@ -216,8 +216,7 @@ def own_precision(request: pytest.FixtureRequest) -> Iterator[Callable[[], dict[
 @pytest.mark.parametrize("own_precision", PRECISIONS, indirect=True)
 def test_a_precision_that_was_set_by_its_new_name_is_no_hindrance_and_is_put_back(own_precision) -> None:
     before = own_precision()
-    with arithmetic_put_back():
-        set_precision(tf32=True)
+    with precision(tf32=True):
         assert torch.get_float32_matmul_precision() == "high"
         assert torch.backends.cudnn.allow_tf32
         with full_precision():
@@ -238,13 +237,17 @@ def test_a_cpu_trains_exactly_whatever_precision_was_set(own_precision) -> None:
 @pytest.mark.parametrize("products", ["highest", "high", "medium"])
 @pytest.mark.parametrize("convolutions", [False, True])
 def test_a_precision_that_was_set_by_its_old_name_is_put_back(products: str, convolutions: bool) -> None:
-    with arithmetic_put_back():
+    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    try:
         torch.set_float32_matmul_precision(products)
         torch.backends.cudnn.allow_tf32 = convolutions
         with full_precision():
             assert torch.get_float32_matmul_precision() == "highest"
         assert torch.get_float32_matmul_precision() == products
         assert torch.backends.cudnn.allow_tf32 == convolutions
+    finally:
+        torch.set_float32_matmul_precision(before[0])
+        torch.backends.cudnn.allow_tf32 = before[1]
 
 
 def test_of_threads_that_overlap_none_is_less_exact_than_it_asked_to_be() -> None:

@@ -4,7 +4,7 @@ import re
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from threading import Event
+from threading import Barrier, Event
 
 import numpy as np
 import pytest
@@ -477,31 +477,33 @@ def test_an_error_on_a_later_device_ends_those_before_it(monkeypatch):
         train_in_groups(job(), [CPU] * 2, None)
 
 
-def test_precision_is_afterwards_what_it_was_however_the_fleets_of_two_devices_overlap(monkeypatch):
-    """The second begins with what the first has set, and puts that back when the first is gone."""
-    began, ended = Event(), Event()
+@pytest.mark.parametrize("last", [SEEDS[0], SEEDS[-1]])
+def test_precision_is_afterwards_what_it_was_whichever_of_two_fleets_that_overlap_ends_last(monkeypatch, last):
+    meeting, ended = Barrier(2), Event()
+
+    def train_epoch(fleet: Fleet, job: Job, epoch: int) -> History:
+        if epoch == 1:
+            meeting.wait(timeout=10)
+        elif last in job.seeds:
+            assert ended.wait(timeout=10)
+        assert torch.get_float32_matmul_precision() == "highest"
+        return train_one_epoch(fleet, job, epoch)
 
     def train(job: Job, *rest: object) -> Trained:
-        if SEEDS[0] in job.seeds:
-            torch.set_float32_matmul_precision("high")
-            began.set()
-            trained = train_one_fleet(job, *rest)
-            torch.set_float32_matmul_precision("highest")
-            ended.set()
-            return trained
-        assert began.wait(timeout=10)
         trained = train_one_fleet(job, *rest)
-        assert ended.wait(timeout=10)
-        torch.set_float32_matmul_precision("high")
+        ended.set()
         return trained
 
+    train_one_epoch = loop._train_epoch
+    monkeypatch.setattr(loop, "_train_epoch", train_epoch)
     monkeypatch.setattr(groups, "train", train)
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
     try:
-        torch.set_float32_matmul_precision("highest")
-        train_in_groups(job(ONE_EPOCH), [CPU] * 2, None)
-        assert torch.get_float32_matmul_precision() == "highest"
+        train_in_groups(job(), [CPU] * 2, None)
+        assert torch.get_float32_matmul_precision() == "high"
     finally:
-        torch.set_float32_matmul_precision("highest")
+        torch.set_float32_matmul_precision(before)
 
 
 # Ctrl-C.

@@ -91,7 +91,7 @@ def set_precision(*, tf32: bool) -> None:
 
     Examples
     --------
-    >>> with precision_put_back():
+    >>> with full_precision():  # which puts back what was before
     ...     set_precision(tf32=True)
     ...     torch.backends.cuda.matmul.fp32_precision, torch.backends.cudnn.conv.fp32_precision
     ('tf32', 'tf32')
@@ -143,6 +143,11 @@ class PutBack(Generic[Setting]):
 
 
 def _read_precision() -> tuple[str, bool, list[str]]:
+    """By both of torch's sets of names.
+
+    Where somebody has used the new ones (``fp32_precision``) torch refuses to tell what the old ones say; then these
+    are put back to what they are at first, and decide on nothing.
+    """
     products, convolutions = "highest", True
     with suppress(RuntimeError):
         products = torch.get_float32_matmul_precision()
@@ -164,7 +169,6 @@ _asked: list[bool] = []
 _found: list[tuple[str, bool, list[str]]] = []
 """What those inside `precision` have asked for, and the setting that the first of them found."""
 
-_precision = PutBack(_read_precision, _write_precision)
 _default_type = PutBack(torch.get_default_dtype, torch.set_default_dtype)
 
 
@@ -214,23 +218,4 @@ def without_autocast() -> Iterator[None]:
         for kind in ("cpu", "cuda"):
             if torch.is_autocast_enabled(kind):
                 contexts.enter_context(torch.autocast(kind, enabled=False, cache_enabled=False))
-        yield
-
-
-@contextmanager
-def precision_put_back() -> Iterator[None]:
-    """Leave torch's precisions afterwards as they were before, by whichever of its two sets of names they were set.
-
-    Where somebody has used the new names (``fp32_precision``) torch refuses to tell what the old ones say; then these
-    are put back to what they are at first, and decide on nothing.
-
-    Examples
-    --------
-    >>> before = torch.get_float32_matmul_precision()
-    >>> with precision_put_back():
-    ...     torch.set_float32_matmul_precision("medium")
-    >>> torch.get_float32_matmul_precision() == before
-    True
-    """
-    with _precision():
         yield

@@ -14,7 +14,7 @@ from tikas.model.convolutions import ConvRung
 from tikas.model.ladder import Ladder
 from tikas.training.captured import CapturedFleet, SideBySide
 from tikas.training.compilers import SlowerWarning, compiled_or_plain, hindrance
-from tikas.training.devices import PutBack, precision, precision_put_back
+from tikas.training.devices import PutBack, precision
 from tikas.training.fleet import Fleet
 
 WORTH_COMPILING = 1e12
@@ -172,22 +172,6 @@ def _write_arithmetic(setting: tuple[int, bool]) -> None:
 
 
 _arithmetic = PutBack(lambda: (torch.get_num_threads(), torch.backends.cudnn.benchmark), _write_arithmetic)
-
-
-@contextmanager
-def arithmetic_put_back() -> Iterator[None]:
-    """Leave torch's threads and precisions afterwards as they were before, whoever sets them inside.
-
-    Examples
-    --------
-    >>> before = torch.get_num_threads()
-    >>> with arithmetic_put_back():
-    ...     torch.set_num_threads(1)
-    >>> torch.get_num_threads() == before
-    True
-    """
-    with precision_put_back(), _arithmetic():
-        yield
 
 
 def _work_of_an_update(ladders: Sequence[Ladder], streams: Streams) -> float:

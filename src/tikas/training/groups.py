@@ -11,7 +11,7 @@ import torch
 
 from tikas.model.ladder import Ladder
 from tikas.training.devices import suitable_device
-from tikas.training.engine import UPDATES_IN_A_REPLAY, arithmetic_put_back
+from tikas.training.engine import UPDATES_IN_A_REPLAY
 from tikas.training.keeping import Memory
 from tikas.training.loop import History, Job, Progress, Trained, train
 from tikas.training.memory import bytes_of_a_member, free_bytes, shortage
@@ -60,8 +60,7 @@ def train_in_groups(job: Job, devices: Sequence[torch.device], on_epoch: Callabl
     if len(shares) == 1:
         parts = _train_share(job, shares[0], devices[0], reporter, stop)
     else:
-        # What a thread puts back may be what another one had set; how it was before all of them is known here.
-        with arithmetic_put_back(), ThreadPoolExecutor(len(shares)) as pool:
+        with ThreadPoolExecutor(len(shares)) as pool:
             futures = [
                 pool.submit(_train_share, job, share, device, reporter, stop)
                 for share, device in zip(shares, devices, strict=False)
