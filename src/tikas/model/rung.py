@@ -7,7 +7,7 @@ from tikas.model.activations import ACTIVATIONS, Activation, activation_of
 from tikas.model.denoisers import DENOISERS, Denoiser
 from tikas.model.layout import per_member, per_unit
 from tikas.model.specs import RungSpec
-from tikas.model.statistics import Statistics, calibrated_statistics, normalize, normalize_with_statistics
+from tikas.model.statistics import Statistics, normalize, normalize_with_statistics
 
 
 class Back(nn.Module):
@@ -110,7 +110,7 @@ class Rung(nn.Module):
     @property
     def calibrated(self) -> Statistics:
         """The mean and deviation that `Ladder.calibrate` gathered."""
-        return calibrated_statistics(self.mean, self.deviation, self.shape)
+        return Statistics(per_unit(self.mean, self.shape), per_unit(self.deviation, self.shape))
 
     def corrupt(self, clean: Tensor, noise: Tensor) -> Tensor:
         """Add this level's noise, drawn with unit deviation."""

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from tikas.model.layout import batch_dims, per_unit
+from tikas.model.layout import batch_dims
 
 EPSILON = 1e-10
 
@@ -119,11 +119,8 @@ class Gathering:
 
     def add(self, x: Tensor) -> None:
         """Merge the rows of one more batch."""
-        dims = batch_dims(self.shape)
-        count = 1
-        for dim in dims:
-            count *= x.shape[dim]
-        variance, mean = torch.var_mean(x.double(), dim=dims, correction=0)
+        variance, mean = torch.var_mean(x.double(), dim=batch_dims(self.shape), correction=0)
+        count = x.numel() // mean.numel()
         together = self.count + count
         difference = mean - self.mean.to(mean.device)
         self.mean = self.mean.to(mean.device) + difference * (count / together)
@@ -135,14 +132,3 @@ class Gathering:
     def moments(self) -> tuple[Tensor, Tensor]:
         """The mean and the deviation, ``(*members, units)``, in double precision."""
         return self.mean, (self.squares / self.count + EPSILON).sqrt()
-
-
-def calibrated_statistics(mean: Tensor, deviation: Tensor, shape: tuple[int, ...]) -> Statistics:
-    """Statistics that were gathered earlier, laid out to broadcast over a batch.
-
-    Examples
-    --------
-    >>> calibrated_statistics(torch.zeros(3), torch.ones(3), shape=(3, 8, 8)).mean.shape
-    torch.Size([1, 3, 1, 1])
-    """
-    return Statistics(per_unit(mean, shape), per_unit(deviation, shape))
