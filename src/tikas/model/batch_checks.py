@@ -7,9 +7,26 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tikas.model.layout import rows_dim
 from tikas.model.names import Task
 
 HALVES = (torch.bfloat16, torch.float16)
+
+
+def check_tensor(rows: Any) -> None:
+    """That rows are a tensor, as torch's layers ask for.
+
+    Examples
+    --------
+    >>> check_tensor([[1.0, 2.0]])
+    Traceback (most recent call last):
+    TypeError: Got rows as list; expected a torch.Tensor. Make one with torch.as_tensor(rows, dtype=torch.float32).
+    """
+    if not isinstance(rows, Tensor):
+        raise TypeError(
+            f"Got rows as {type(rows).__name__}; expected a torch.Tensor. Make one with "
+            "torch.as_tensor(rows, dtype=torch.float32)."
+        )
 
 
 def check_rows(x: Tensor, shape: tuple[int, ...], members: int = 0, dtype: torch.dtype | None = None) -> None:
@@ -24,11 +41,7 @@ def check_rows(x: Tensor, shape: tuple[int, ...], members: int = 0, dtype: torch
     Traceback (most recent call last):
     ValueError: Got rows of shape (100, 32, 32, 3); this ladder takes (rows, 3, 32, 32). Channels come first: ...
     """
-    if not isinstance(x, Tensor):
-        raise TypeError(
-            f"Got rows as {type(x).__name__}; expected a torch.Tensor. Make one with "
-            "torch.as_tensor(rows, dtype=torch.float32)."
-        )
+    check_tensor(x)
     if x.dim() - len(shape) - 1 not in (0, members) or tuple(x.shape[-len(shape) :]) != shape:
         last = len(shape) == 3 and x.dim() > 3 and tuple(x.shape[-3:]) == (*shape[1:], shape[0])
         raise ValueError(
@@ -209,7 +222,7 @@ def check_noise(noise: Sequence[Tensor], rows: int, shapes: Sequence[tuple[int, 
     ValueError: Got noise of shapes [(8, 4)]; expected one tensor for each level: [(8, 4), (8, 3)].
     """
     check_draws(noise, batch.dtype, batch.device)
-    members = tuple(batch.shape[: -1 - len(shapes[0])])
+    members = tuple(batch.shape[: rows_dim(shapes[0])])
     given, expected = [tuple(draw.shape) for draw in noise], [(*members, rows, *shape) for shape in shapes]
     if given != expected:
         raise ValueError(f"Got noise of shapes {given}; expected one tensor for each level: {expected}.")

@@ -6,13 +6,20 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from tikas.model.batch_checks import check_calibration, check_draws, check_not_one, check_some, check_targets
+from tikas.model.batch_checks import (
+    check_calibration,
+    check_draws,
+    check_not_one,
+    check_some,
+    check_targets,
+    check_tensor,
+)
 from tikas.model.checks import check_gamma, wrong_scores
 from tikas.model.corruption import NORMALIZATIONS, Corruption, Draws, GivenDraws, RecordedDraws, in_eval_mode
 from tikas.model.costs import Costs, squared_distance, supervised_cost
 from tikas.model.encoder import Encoder
 from tikas.model.names import Task
-from tikas.model.refusals import check_tensor, explained
+from tikas.model.refusals import explained
 from tikas.model.rungs import Dense, NormalizedRung
 from tikas.model.running_statistics import beside, calibrate_running_statistics, running_statistics_left_alone
 from tikas.model.statistics import Gathering, normalize

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,22 +11,6 @@ from tikas.model.checks import channels_last
 
 class RefusedRowsError(ValueError):
     """The network does not take rows of this shape; the cause is what torch says of it."""
-
-
-def check_tensor(rows: Any) -> None:
-    """That rows are a tensor, as torch's layers ask for.
-
-    Examples
-    --------
-    >>> check_tensor([[1.0, 2.0]])
-    Traceback (most recent call last):
-    TypeError: Got rows as list; expected a torch.Tensor. Make one with torch.as_tensor(rows, dtype=torch.float32).
-    """
-    if not isinstance(rows, Tensor):
-        raise TypeError(
-            f"Got rows as {type(rows).__name__}; expected a torch.Tensor. Make one with "
-            "torch.as_tensor(rows, dtype=torch.float32)."
-        )
 
 
 @contextmanager
