@@ -236,7 +236,7 @@ class Ladder(Encoder):
             check_some(unlabeled)
             check_not_one(unlabeled.shape[across], "unlabelled ")
         check_not_one(labeled.shape[across], "labelled ")
-        check_targets(targets, weights, labeled.shape[: labeled.dim() + across + 1], self.task, self.shapes[-1])
+        check_targets(targets, weights, labeled.shape[: across + 1], self.task, self.shapes[-1])
 
     def _split_noise(self, noise: Sequence[Tensor] | None, *batches: Tensor) -> list[Sequence[Tensor]]:
         """The noise of each batch at every level: that which was given, or else drawn here."""

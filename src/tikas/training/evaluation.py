@@ -10,6 +10,7 @@ from torch import Tensor
 
 from tikas.data.splits import Split
 from tikas.model.ladder import Ladder
+from tikas.model.layout import rows_dim
 from tikas.training.fleet import Fleet
 from tikas.training.recipe import Calibration
 
@@ -80,9 +81,8 @@ def error_of(ladder: Ladder, rows: Tensor, targets: Tensor) -> float:
 
 def _outputs(ladder: Ladder, rows: Tensor) -> Tensor:
     """The outputs of a calibrated ladder for rows ``(*members, rows, *shape)``, as many at a time as memory likes."""
-    across = -1 - len(ladder.shapes[0])
     chunk = max(1, min(8192, 2**26 // max(map(prod, ladder.shapes))))
-    return torch.cat([ladder(some) for some in rows.split(chunk, across)], -2)
+    return torch.cat([ladder(some) for some in rows.split(chunk, rows_dim(ladder.shapes[0]))], -2)
 
 
 def _errors(outputs: Tensor, targets: Tensor, task: str) -> Tensor:
