@@ -120,14 +120,18 @@ class FleetParameters:
         torch.Size([3, 5])
         """
         return {
-            f"{kind}.{name}": _without_row(self._of(self._everyone, name, parameter, buffer), parameter)
+            f"{kind}.{name}": place
             for kind, buffer in (("ladder", "values"), ("mean", "means"), ("square", "squares"))
-            for name, parameter in self._ladders[0].named_parameters()
+            for name, place in self._places(buffer).items()
         }
 
-    @property
-    def _everyone(self) -> int | slice:
-        return 0 if len(self._ladders) == 1 else slice(None)
+    def _places(self, buffer: str) -> dict[str, Tensor]:
+        """Where every parameter of all members lies, ``(*members, ...)``."""
+        everyone: int | slice = 0 if len(self._ladders) == 1 else slice(None)
+        return {
+            name: _without_row(self._of(everyone, name, parameter, buffer), parameter)
+            for name, parameter in self._ladders[0].named_parameters()
+        }
 
     def ladders(self) -> list[Ladder]:
         """The members as they are now, without padding."""
@@ -154,11 +158,7 @@ class FleetParameters:
         >>> parameters.matrices.values.fill_(7.0)[0, 0], together.rungs[1].weight[0, 0, 0].item()
         (tensor(7.), 7.0)
         """
-        places = {
-            name: _without_row(self._of(self._everyone, name, parameter), parameter)
-            for name, parameter in self._ladders[0].named_parameters()
-        }
-        return with_tensors(stack(self._ladders), places)
+        return with_tensors(stack(self._ladders), self._places("values"))
 
     def forget_moments(self) -> None:
         """Set Adam back to its start."""
