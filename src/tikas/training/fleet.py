@@ -147,7 +147,7 @@ class Fleet:
         self.ladder = stack(ladders).train()
         if isinstance(self.ladder, Ladder) and not self.member_dims:
             # Kernels of convolutions; nothing else has four dimensions. Maps then lie as they do, and as noise does.
-            nn.Module.to(self.ladder, memory_format=torch.channels_last)  # type: ignore[call-overload]
+            self.ladder.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.rate = torch.zeros((), device=self.device)
         self.capturable = capturable
         self.optimizer = self._adam(self.ladder.parameters())
