@@ -100,15 +100,15 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     return Machine(monkeypatch)
 
 
-def fleet_of(kind: type[Fleet], recipe: Recipe, members: int, **more: object) -> Fleet:
-    """Six updates an epoch in blocks of two, in double precision; members with noise and costs of their own."""
+def fleet_of(kind: type[Fleet], recipe: Recipe, members: int, block: int = 2, **more: object) -> Fleet:
+    """Six updates an epoch, in double precision; members with noise and costs of their own."""
     shape, seeds = SHAPES[recipe], list(range(members))
     rows = torch.rand(60, *shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     classes = torch.arange(60) % 3
     own = [replace(recipe, noise=(0.2 + 0.1 * seed,), costs=(10.0 + seed, 1.0, 0.1)) for seed in seeds]
     ladders = [build_ladder(each, shape, 3, seed).double() for each, seed in zip(own, seeds, strict=True)]
     splits = [split(classes.numpy(), 9, seed=seed) for seed in seeds]
-    streams = Streams(Examples(rows, classes, 3), splits, seeds, ladders[0].shapes, 10, 8, most_in_block=2)
+    streams = Streams(Examples(rows, classes, 3), splits, seeds, ladders[0].shapes, 10, 8, most_in_block=block)
     return kind(ladders, streams, **more)
 
 
@@ -157,6 +157,25 @@ def test_replayed_blocks_are_the_plain_updates_and_getting_ready_leaves_no_trace
     captured = trained(fleet_of(CapturedFleet, DENSE, members, compiled=False), own=own)
     assert machine.log == [machine.main] * 6
     assert_same(captured, trained(fleet_of(Fleet, DENSE, members), own=own))
+
+
+@pytest.mark.usefixtures("machine")
+def test_no_tensor_is_aligned_in_a_capture_as_none_was_before_it(monkeypatch):
+    """Triton compiles kernels by how tensors are aligned, and none can be loaded in a capture."""
+    seen, update, graph = [set()], CapturedFleet.update_in_place, torch.cuda.graph
+
+    def noting(fleet: CapturedFleet, place: int) -> None:
+        tensors = fleet.rates[place], fleet.unlabeled_rows[place], fleet.labeled_rows[place], fleet.recorded[place]
+        seen[-1].add(tuple(tensor.data_ptr() % 16 for tensor in tensors))
+        update(fleet, place)
+
+    monkeypatch.setattr(CapturedFleet, "update_in_place", noting)
+    monkeypatch.setattr(torch.cuda, "graph", lambda *given, **named: seen.append(set()) or graph(*given, **named))
+    fleet = fleet_of(CapturedFleet, DENSE, 1, block=6, compiled=False)
+    fleet.train_epoch(rates_of(fleet, own=False))
+    before, in_capture = seen
+    assert len(in_capture) == 4
+    assert in_capture <= before
 
 
 @pytest.mark.usefixtures("machine")

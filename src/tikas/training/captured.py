@@ -80,7 +80,10 @@ class CapturedFleet(Fleet):
         self.streams.draw_noise()
 
     def _capture(self, rates: Tensor) -> None:
-        """Warm up with a rate of zero, which leaves the weights as they are, then record one block of updates."""
+        """Warm up with a rate of zero, which leaves the weights as they are, then record one block of updates.
+
+        Triton compiles kernels by how tensors are aligned, and none can be loaded while updates are recorded.
+        """
         block = self.streams.block
         self.unlabeled_rows = self.streams.unlabeled_plan[:block].clone()
         self.labeled_rows = self.streams.labeled_plan[:block].clone()
@@ -91,7 +94,7 @@ class CapturedFleet(Fleet):
         lane.wait_stream(here)
         try:
             with torch.cuda.stream(lane):
-                for place in range(min(3, block)):
+                for place in range(min(4, block)):  # after four places, tensors are aligned as they were before
                     self.update_in_place(place)
         finally:  # after Ctrl-C too: what comes next reads and frees what that stream writes
             here.wait_stream(lane)
