@@ -1,14 +1,15 @@
 """Training that was cut short goes on from where it was kept, to the same weights, bit by bit."""
 
 import os
-from collections.abc import Callable, Sequence
+import weakref
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from tikas import gamma
 from tikas.data.splits import Split, split
@@ -25,7 +26,7 @@ from tikas.model.ladder import Ladder
 from tikas.training import checkpoint, keeping, loop
 from tikas.training.fit import fit
 from tikas.training.fleet import Fleet, build_ladder
-from tikas.training.keeping import Folder, Keeping, Memory, name_of
+from tikas.training.keeping import Folder, Keeping, Kept, Memory, name_of
 from tikas.training.loop import Build, Job, Progress, Trained, TrainingDivergedError
 from tikas.training.recipe import Recipe
 
@@ -113,6 +114,33 @@ def test_it_can_be_cut_short_again_and_again(tmp_path):
     last = Keeping(Folder(tmp_path), every=0)
     assert_the_same(train([RECIPE], last), train([RECIPE]))
     assert list(last.continued.values()) == [[1, 2, 4]]
+
+
+def test_what_was_kept_takes_no_memory_once_it_is_in_place(tmp_path, monkeypatch):
+    """Three tensors of every parameter, twice, which nobody reckons with."""
+    train([RECIPE] * 3, Keeping(Folder(tmp_path), every=0), epochs=EPOCHS_BEFORE)
+    kept, alive = list[weakref.ref](), list[int]()
+    take_up, go_on_from, train_epoch = Keeping.take_up, Fleet.go_on_from, Fleet.train_epoch
+
+    def taken_up(keep: Keeping, names: Sequence[str]) -> list[Kept]:
+        members = take_up(keep, names)
+        kept.extend(weakref.ref(tensor) for member in members for tensor in member.tensors.values())
+        return members
+
+    def going_on(fleet: Fleet, snapshot: Mapping[str, Tensor], updates: int) -> None:
+        kept.extend(weakref.ref(tensor) for tensor in snapshot.values())
+        go_on_from(fleet, snapshot, updates)
+
+    def counting(fleet: Fleet, rates: Tensor) -> Tensor:
+        alive.append(sum(tensor() is not None for tensor in kept))
+        return train_epoch(fleet, rates)
+
+    monkeypatch.setattr(Keeping, "take_up", taken_up)
+    monkeypatch.setattr(Fleet, "go_on_from", going_on)
+    monkeypatch.setattr(Fleet, "train_epoch", counting)
+    train([RECIPE] * 3, Keeping(Folder(tmp_path)))
+    assert kept
+    assert alive == [0] * 3
 
 
 def test_members_go_on_in_smaller_company(tmp_path):

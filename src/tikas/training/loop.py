@@ -115,9 +115,11 @@ def train(
     device: torch.device,
     on_epoch: Callable[[History], None],
     stop: Event,
-    kept: Sequence[Kept] | None = None,
+    kept: list[Kept] | None = None,
 ) -> Trained:
     """Train all members of a job as one fleet, from where they were kept until the last epoch, Ctrl-C or `stop`.
+
+    What was kept is taken out of its list.
 
     Examples
     --------
@@ -150,8 +152,8 @@ def train(
     size = 3 * sum(parameter.nbytes for ladder in ladders for parameter in ladder.parameters())  # with two moments
     if kept is not None:
         histories = [list(member.history) for member in kept]
-        snapshot = {name: torch.stack([member.tensors[name] for member in kept]) for name in kept[0].tensors}
-        fleet.go_on_from(snapshot, len(histories[0]) * streams.updates)
+        fleet.go_on_from(_stacked(kept), len(histories[0]) * streams.updates)
+        kept.clear()  # now that it is in place: nobody need hold it until the last epoch
     with suitable_arithmetic(fleet, exact=exact):
         try:
             for epoch in range(len(histories[0]) + 1, recipe.epochs + 1):
@@ -174,6 +176,11 @@ def train(
         stop.set()
         ladders = _finish(fleet, job)
     return Trained(ladders, histories, len(histories[0]) < recipe.epochs, stop.is_set())
+
+
+def _stacked(kept: Sequence[Kept]) -> dict[str, Tensor]:
+    """What was kept of all members, ``(members, ...)`` of everything."""
+    return {name: torch.stack([member.tensors[name] for member in kept]) for name in kept[0].tensors}
 
 
 def _finish(fleet: Fleet, job: Job) -> list[Ladder]:
