@@ -1,9 +1,11 @@
 """Which program trains a fleet, and that the compiled one learns what the plain one learns."""
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -16,7 +18,7 @@ from tikas.data.splits import split
 from tikas.data.streams import Examples, Streams
 from tikas.training import captured, compilers, engine
 from tikas.training.compilers import hindrance
-from tikas.training.devices import PutBack, full_precision, precision
+from tikas.training.devices import PutBack, full_precision, precision, single_precision
 from tikas.training.engine import SlowerWarning, launch, suitable_arithmetic
 from tikas.training.fleet import Fleet, build_ladder
 from tikas.training.recipe import Recipe
@@ -280,15 +282,49 @@ def test_what_threads_that_overlap_have_set_is_put_back_by_the_last_of_them() ->
     assert numbers[-1] == 1
 
 
-def test_what_is_set_within_another_setting_is_put_back_to_that() -> None:
-    numbers = [1]
-    put_back = PutBack(lambda: numbers[-1], numbers.append)
-    with put_back():
-        numbers.append(2)
-        with put_back():
-            numbers.append(3)
-        assert numbers[-1] == 2
-    assert numbers[-1] == 1
+def test_who_leaves_first_takes_nothing_from_those_who_are_still_inside() -> None:
+    """What is drawn in single precision and in double are other numbers, which would be other batches."""
+    before = torch.get_default_dtype()
+    first, second = single_precision(), single_precision()
+    torch.set_default_dtype(torch.float64)
+    try:
+        first.__enter__()
+        second.__enter__()  # of another thread
+        first.__exit__(None, None, None)
+        assert torch.get_default_dtype() == torch.float32
+        second.__exit__(None, None, None)
+        assert torch.get_default_dtype() == torch.float64
+    finally:
+        torch.set_default_dtype(before)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_of_small_fleets_that_overlap_each_gives_its_threads_back(late: bool) -> None:
+    """Torch has a number for every thread of Python; a new one begins with that which was set last."""
+    before, fleet, came, may_go = torch.get_num_threads(), small_fleet(), Event(), Event()
+
+    def train() -> int:
+        with suitable_arithmetic(fleet):
+            came.set()
+            assert may_go.wait(timeout=10)
+        return torch.get_num_threads()
+
+    torch.set_num_threads(2)
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            with suitable_arithmetic(fleet):
+                other = pool.submit(train)
+                assert came.wait(timeout=10)
+                if not late:
+                    may_go.set()
+                    assert other.result() == 2
+            assert torch.get_num_threads() == 2
+            may_go.set()
+            assert other.result() == 2
+        with ThreadPoolExecutor(1) as pool:
+            assert pool.submit(torch.get_num_threads).result() == 2
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_work_on_maps_counts_their_positions() -> None:

@@ -105,8 +105,8 @@ def set_precision(*, tf32: bool) -> None:
 class PutBack(Generic[Setting]):
     """A setting of the whole process that is left as it was found, whoever sets it inside.
 
-    Threads may overlap in any order: the last one to leave puts back what the first one had found. While they do, each
-    has the setting of the one that came or left last.
+    Threads may overlap in any order: the last one to leave puts back what the first one had found, which all are told.
+    Until then the setting is that of the one that came last.
 
     Parameters
     ----------
@@ -116,30 +116,31 @@ class PutBack(Generic[Setting]):
     Examples
     --------
     >>> numbers = [1]
-    >>> with PutBack(lambda: numbers[-1], numbers.append)():
+    >>> with PutBack(lambda: numbers[-1], numbers.append)() as found:
     ...     numbers.append(2)
-    >>> numbers[-1]
-    1
+    >>> numbers[-1], found
+    (1, 1)
     """
 
     def __init__(self, read: Callable[[], Setting], write: Callable[[Setting], object]) -> None:
         self._read, self._write = read, write
         self._lock, self._inside = Lock(), 0
-        self._outside: Setting | None = None
+        self._found: Setting | None = None
 
     @contextmanager
-    def __call__(self) -> Iterator[None]:
+    def __call__(self) -> Iterator[Setting]:
         with self._lock:
-            before = self._read()
             if not self._inside:
-                self._outside = before
+                self._found = self._read()
             self._inside += 1
+            found = cast("Setting", self._found)
         try:
-            yield
+            yield found
         finally:
             with self._lock:
                 self._inside -= 1
-                self._write(before if self._inside else cast("Setting", self._outside))
+                if not self._inside:
+                    self._write(found)
 
 
 def _read_precision() -> tuple[str, bool, list[str]]:

@@ -132,12 +132,15 @@ def suitable_arithmetic(fleet: Fleet, *, exact: bool = False) -> Iterator[None]:
     1
     """
     on_gpu = fleet.device.type == "cuda"
-    with precision(tf32=on_gpu and not exact), _arithmetic(), _compiled_code_kept():
+    with precision(tf32=on_gpu and not exact), _arithmetic() as (threads, _), _compiled_code_kept():
         if on_gpu:
             torch.backends.cudnn.benchmark = True
         elif _work_of_an_update(fleet.ladders, fleet.streams) < WORTH_THREADS:
             torch.set_num_threads(1)
-        yield
+        try:
+            yield
+        finally:
+            torch.set_num_threads(threads)  # of which every thread of Python has a number of its own
 
 
 @contextmanager
