@@ -48,8 +48,8 @@ class Recipe:
     task: Task = "classification"
     """Classes on top, or values."""
     preprocess: Preprocess = "none"
-    """What is done to the rows first: nothing, or contrast normalisation and ZCA of images, as the paper does for
-    CIFAR-10."""
+    """What is done to the rows first: nothing, columns brought to mean 0 and deviation 1, or contrast normalisation and
+    ZCA of images, as the paper does for CIFAR-10."""
     network: Network = (1000, 500, 250, 250, 250)
     """The hidden rungs from the bottom up: units of dense ones, or texts such as 'conv 32 5 full', 'max 2', 'mean 3
     stride=2', 'dense 100 tanh', 'global'. The dense top follows by itself; a network that ends in 'global' has its top
