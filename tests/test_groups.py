@@ -426,6 +426,16 @@ def test_without_a_limit_there_is_what_the_machine_has(tmp_path, monkeypatch, li
     assert free_bytes(CPU) == 12_345
 
 
+@pytest.mark.parametrize("system", ["macOS", "Windows"])
+def test_members_train_on_systems_that_tell_less_of_their_memory(tmp_path, monkeypatch, fleets, system):
+    monkeypatch.setattr(memory, "CONTROL_GROUPS", tmp_path)
+    monkeypatch.setattr(memory, "_figures", lambda _: {})  # of /proc, which they have not
+    if system == "Windows":
+        monkeypatch.delattr("os.sysconf")
+    together()
+    assert fleets == [SEEDS]
+
+
 # Devices.
 
 

@@ -14,6 +14,8 @@ fleet that had no room for those would lose all its epochs at the last."""
 TENSORS_OF_A_LATENT = 12
 """What the way back needs of every level and row, about."""
 CONTROL_GROUPS = Path("/sys/fs/cgroup")
+USUAL = 8 * 10**9
+"""What a machine is taken to have that does not tell, as one with Windows: members that need more train in turn."""
 
 
 def bytes_of_a_member(ladder: Ladder, rows: int, updates_in_a_block: int) -> int:
@@ -66,7 +68,8 @@ def _left_on_the_machine() -> int:
     try:
         return 1024 * int(_figures(Path("/proc/meminfo"))["MemAvailable:"])
     except (OSError, LookupError):
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        known = hasattr(os, "sysconf")
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if known else USUAL
 
 
 def _left_to_the_container() -> float:
