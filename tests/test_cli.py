@@ -138,6 +138,18 @@ def test_labels_that_are_left_over_are_measured_on(capsys: pytest.CaptureFixture
     assert "nothing to measure" not in printed
 
 
+def test_a_class_with_too_few_labels_is_called_by_its_name(capsys: pytest.CaptureFixture[str]) -> None:
+    kinds = ["low"] * 30 + ["high"] * 4
+    Path("mine.csv").write_text("a,kind\n" + "".join(f"{i % 7},{kind}\n" for i, kind in enumerate(kinds)))
+    flags = ["--data", "mine.csv", "--target", "kind", "--batch-size", "30", *QUICK]
+    assert run("train", *flags, "--labels", "20") == 2
+    line = said(capsys)
+    assert "Class 'high' has 4 labelled rows to train on, but 10 are needed" in line
+    assert "Ask for at most 8, hold out fewer rows, or use every label there is (--labels all" in line
+    for labels in ("8", "all"):
+        assert run("train", *flags, "--labels", labels) == 0
+
+
 def test_brackets_in_the_name_of_a_file_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
     """They are how the library that draws the table is told of colours."""
     Path("mine[").mkdir()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -51,7 +52,14 @@ class Split:
         return np.setdiff1d(self.unlabeled[y[self.unlabeled] >= 0], self.labeled)
 
 
-def split(y: ArrayLike, labels: int | None, *, validation: int = 0, seed: int = 0) -> Split:
+def split(
+    y: ArrayLike,
+    labels: int | None,
+    *,
+    validation: int = 0,
+    seed: int = 0,
+    classes: Sequence[object] | None = None,
+) -> Split:
     """Hold out validation rows, then choose the labelled rows, balanced over the classes.
 
     The rows depend on `y`, the counts and the seed alone. With the same seed and validation rows, a class's share of
@@ -69,6 +77,8 @@ def split(y: ArrayLike, labels: int | None, *, validation: int = 0, seed: int = 
         to train on.
     seed : int, default=0
         Not negative.
+    classes : sequence, optional
+        What each class is called, for the messages; by default, its number.
 
     Returns
     -------
@@ -96,17 +106,17 @@ def split(y: ArrayLike, labels: int | None, *, validation: int = 0, seed: int = 
             raise ValueError(f"{name}={value} was given; expected 0 or more.")
 
     known = np.flatnonzero(y >= 0)
-    classes = np.unique(y[known])
-    if validation > known.size - classes.size:
+    found = np.unique(y[known])
+    if validation > known.size - found.size:
         raise ValueError(
             f"validation={validation} rows cannot be held out of {known.size} rows with a known label: each of the "
-            f"{classes.size} classes needs one to train on. Hold out at most {known.size - classes.size}."
+            f"{found.size} classes needs one to train on. Hold out at most {known.size - found.size}."
         )
-    held_out = _held_out(y, known, classes, validation, seed)
+    held_out = _held_out(y, known, found, validation, seed)
     in_training = np.ones(len(y), dtype=bool)
     in_training[held_out] = False
     known = known[in_training[known]]
-    rows_of = {int(c): known[y[known] == c] for c in classes}
+    rows_of = {str(c) if classes is None else repr(classes[c]): known[y[known] == c] for c in found}
     return Split(
         labeled=_balanced(rows_of, labels, np.random.default_rng([seed, _LABEL_STREAM])),
         unlabeled=np.flatnonzero(in_training).astype(np.int64),
@@ -141,7 +151,7 @@ def _checked_classes(y: ArrayLike) -> NDArray[np.int64]:
     return y.astype(np.int64)
 
 
-def _balanced(rows_of: dict[int, NDArray[np.int64]], labels: int | None, rng: np.random.Generator) -> NDArray[np.int64]:
+def _balanced(rows_of: dict[str, NDArray[np.int64]], labels: int | None, rng: np.random.Generator) -> NDArray[np.int64]:
     n_classes = len(rows_of)
     available = sum(rows.size for rows in rows_of.values())
     labels = available if labels is None else labels
@@ -160,9 +170,9 @@ def _balanced(rows_of: dict[int, NDArray[np.int64]], labels: int | None, rng: np
     for name, rows, share in zip(rows_of, shuffled, shares, strict=True):
         if rows.size < share:
             raise ValueError(
-                f"Class {name} has {rows.size} labelled rows to train on, but {share} are needed for {labels} "
-                f"labels balanced over {n_classes} classes. Ask for fewer labels, hold out fewer rows, or pass "
-                f"labels=None to use every label."
+                f"Class {name} has {rows.size} labelled rows to train on, but {share} are needed for {labels} labels "
+                f"balanced over {n_classes} classes. Ask for at most {n_classes * min(map(len, shuffled))}, hold out "
+                f"fewer rows, or use every label there is (--labels all, or labels=None in Python)."
             )
     chosen = np.concatenate([rows[:share] for rows, share in zip(shuffled, shares, strict=True)])
     return rng.permutation(chosen).astype(np.int64)

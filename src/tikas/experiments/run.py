@@ -88,7 +88,7 @@ def run(
     (1, 0)
     """
     recipes = [recipe] * len(seeds)
-    rows = rows.scaled(splits_of(recipes, seeds, rows.train_y))
+    rows = rows.scaled(splits_of(recipes, seeds, rows.train_y, rows.classes.tolist()))
     meaning = "classes" if rows.values is None else "target_scale"
     known = {name: getattr(rows, name) for name in ("columns", "preparation", "input_shape", meaning)}
     known["input_range"] = range_to_keep(rows.train_x, recipe.preprocess)
@@ -128,7 +128,8 @@ def hidden_rows(recipe: Recipe, seeds: Sequence[int], rows: Rows) -> list[NDArra
     """
     if len(rows.test_y):
         return []
-    hidden = (part.hidden(rows.train_y) for part in splits_of([recipe] * len(seeds), seeds, rows.train_y))
+    splits = splits_of([recipe] * len(seeds), seeds, rows.train_y, rows.classes.tolist())
+    hidden = (part.hidden(rows.train_y) for part in splits)
     return [chosen for chosen in hidden if len(chosen)]
 
 
@@ -170,8 +171,10 @@ def measure(
     return Measured(trained, *errors, time.perf_counter() - started)
 
 
-def splits_of(recipes: Sequence[Recipe], seeds: Sequence[int], y: NDArray[np.int64]) -> list[Split]:
-    """Which rows each member sees with a label, without one, or not at all.
+def splits_of(
+    recipes: Sequence[Recipe], seeds: Sequence[int], y: NDArray[np.int64], classes: Sequence[object] | None = None
+) -> list[Split]:
+    """Which rows each member sees with a label, without one, or not at all; `classes` as `split` takes them.
 
     Examples
     --------
@@ -180,7 +183,13 @@ def splits_of(recipes: Sequence[Recipe], seeds: Sequence[int], y: NDArray[np.int
     [(3, 0), (6, 3)]
     """
     return [
-        split(y, None if recipe.labels == "all" else recipe.labels, validation=recipe.validation, seed=seed)
+        split(
+            y,
+            None if recipe.labels == "all" else recipe.labels,
+            validation=recipe.validation,
+            seed=seed,
+            classes=classes,
+        )
         for recipe, seed in zip(recipes, seeds, strict=True)
     ]
 
