@@ -106,7 +106,7 @@ def test_a_table_of_ones_own_goes_from_training_to_prediction(capsys: pytest.Cap
     Path("new.csv").write_text("kind,c,b,a\nup,0.1,0.2,2.5\ndown,0.3,-0.1,-2.5\n")
     flags = ["--network", "16", "--epochs", "60", "--quiet"]
     assert run("train", "--data", "mine.csv", "--target", "kind", *flags, "--output", "m.safetensors") == 0
-    assert "--validation 50 holds 50 labelled rows out" in capsys.readouterr().out
+    assert "--validation 20 holds 20 of its 60 labelled rows out" in capsys.readouterr().out
     assert run("predict", "m.safetensors", "new.csv", "--target", "kind") == 0
     captured = capsys.readouterr()
     assert captured.out.splitlines() == ["prediction", "up", "down"]
@@ -148,6 +148,24 @@ def test_a_class_with_too_few_labels_is_called_by_its_name(capsys: pytest.Captur
     assert "Ask for at most 8, hold out fewer rows, or use every label there is (--labels all" in line
     for labels in ("8", "all"):
         assert run("train", *flags, "--labels", labels) == 0
+
+
+@pytest.mark.parametrize(("labels", "proposed"), [(300, 50), (30, 10), (3, 1), (2, None)])
+def test_the_proposed_rows_to_hold_out_can_be_held_out(
+    labels: int, proposed: int | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kinds = [["low", "high"][i % 2] if i < labels else "" for i in range(320)]
+    Path("mine.csv").write_text("a,kind\n" + "".join(f"{i % 7},{kind}\n" for i, kind in enumerate(kinds)))
+    flags = ["--data", "mine.csv", "--target", "kind", *QUICK]
+    assert run("train", *flags) == 0
+    printed = capsys.readouterr().out
+    if proposed is None:
+        assert "nothing to measure it by: its 2 labels are too few" in printed
+        return
+    (found,) = re.findall(r"--validation (\d+) holds", printed)
+    assert int(found) == proposed
+    assert run("train", *flags, "--validation", found) == 0
+    assert " % │" in capsys.readouterr().out
 
 
 def test_brackets_in_the_name_of_a_file_are_shown(capsys: pytest.CaptureFixture[str]) -> None:

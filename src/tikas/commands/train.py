@@ -19,10 +19,13 @@ from tikas.data.kinds import kind_of
 from tikas.training.recipe import Recipe
 
 if TYPE_CHECKING:
+    from tikas.experiments.rows import Rows
     from tikas.experiments.run import Estimator, Run
     from tikas.training.fit import Trained
 
 LADDER, BASELINE = "ladder", "same network, no denoising costs"
+MOST_HELD_OUT = 50
+"""Rows that `--validation` is proposed for."""
 MOST_CHARACTERS = 40
 """Of a column in the name of a file; of a longer one, its beginning and a hash."""
 
@@ -129,11 +132,20 @@ def train(command: Train) -> int:
     if runs:
         Console().print(outcome_table(runs, recipe))
     if not measured:
-        print("There is nothing to measure it by: --validation 50 holds 50 labelled rows out for that.")
+        print(f"There is nothing to measure it by: {_way_to_measure(rows)}.")
     print(f"model saved to {saved[0]}")
     if interrupted:
         complain(_interruption(runs))
     return INTERRUPTED if interrupted else FAILED if failed else 0
+
+
+def _way_to_measure(rows: Rows) -> str:
+    """How many labelled rows to hold out: a third at most, and each class keeps one to train on."""
+    known = int((rows.train_y >= 0).sum())
+    some = min(MOST_HELD_OUT, known // 3, known - len(rows.classes))
+    if some < 1:
+        return f"its {known} labels are too few to hold any of them out"
+    return f"--validation {some} holds {some} of its {known} labelled rows out for that"
 
 
 def _save(output: Path, saved: list[Path], estimator: Estimator, trained: Trained) -> None:
