@@ -495,6 +495,24 @@ def test_a_warning_is_one_line_and_the_callers_own_way_to_show_it_is_left_as_it_
 
 
 @pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize(("index", "warned"), [(None, False), ("rows", True), ("id", True), ("shuffled", True)])
+def test_a_column_that_numbers_the_rows_is_warned_of(
+    index: str | None, warned: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    frame = pd.DataFrame({"size": np.arange(120) % 7, "age": np.arange(120) * 2, "kind": ["low", "high"] * 60})
+    frame = frame.sample(frac=0.9, random_state=0) if index == "shuffled" else frame
+    frame = frame.rename_axis(index="id") if index == "id" else frame
+    frame.to_csv("mine.csv", index=index is not None)
+    assert run("train", "--data", "mine.csv", "--target", "kind", *QUICK) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == warned
+    if warned:
+        name = "id" if index == "id" else "column 1"
+        assert f"warning: mine.csv: the column '{name}' numbers the rows, from 0 to 119, and is learnt from" in lines[0]
+        assert "Take it out" in lines[0]
+
+
+@pytest.mark.filterwarnings("default")
 def test_a_warning_is_shown_once_though_it_is_of_both_networks(capsys: pytest.CaptureFixture[str]) -> None:
     Path("mine.csv").write_text("a,kind\n" + "".join(f"{i / 10},{'high' if i > 9 else 'low'}\n" for i in range(20)))
     assert run("train", "--data", "mine.csv", "--target", "kind", "--labels", "10", *QUICK) == 0

@@ -133,6 +133,7 @@ def _read_table(data: str, target: str | None, task: Task) -> Rows:
     table = tables.read_table(data, target, values_of if task == "regression" else labels_of)
     if table.y is None:
         raise ValueError(f"{data}: say which column holds the labels, with --target; rows without one leave it empty.")
+    tables.warn_of_numbered_rows(table, data)
     x = table.x if table.x.ndim == 2 else as_images(table.x)
     if task == "classification":
         codes, classes = encode_labels(table.y)
