@@ -45,7 +45,7 @@ def test_every_way_to_write_labels_gives_their_codes_and_classes(y, codes, class
     assert is_unlabeled(y).tolist() == [code == -1 for code in codes]
 
 
-TEXTS = st.text(max_size=3).filter(lambda text: text not in ("-1", "nan"))  # which are refused
+TEXTS = st.text(max_size=3).filter(lambda text: text.strip() and text not in ("-1", "nan"))  # those are refused
 
 
 @given(st.lists(st.one_of(st.none(), TEXTS), min_size=2).filter(lambda y: len(set(y) - {None}) > 1))
@@ -83,6 +83,9 @@ def test_a_list_of_text_and_numbers_keeps_both():
         (objects({1}, {2}), "Unknown label type: set"),
         (np.array(["cat", "dog", -1]), "array of text with '-1' in it.*dtype object.*None where there is no label"),
         (np.array(["cat", "dog", NAN]), "array of text with 'nan' in it"),
+        (np.array(["cat", "dog", "<NA>"]), "array of text with '<NA>' in it"),
+        (np.array(["cat", "dog", ""]), "holds an empty text.*None where there is no label"),
+        (objects("cat", None, "dog", " "), "holds an empty text"),
     ],
 )
 def test_what_is_no_set_of_labels_is_refused_with_the_reason(y, message):

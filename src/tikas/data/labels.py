@@ -205,7 +205,12 @@ def _check_whole(labels: Array, name: str) -> None:
 
 
 def _check_no_marks(labels: Array, name: str) -> None:
-    marks = np.intersect1d(labels, ("-1", "nan"))
+    if any(not label.strip() for label in np.unique(labels)):
+        raise ValueError(
+            f"{name} holds an empty text, which would be a class of its own. Put None where there is no label, in an "
+            "array of dtype object."
+        )
+    marks = np.intersect1d(labels, ("-1", "nan", "<NA>"))
     if len(marks):
         raise ValueError(
             f"{name} is an array of text with {marks.tolist()[0]!r} in it, which is what becomes of the number when it "
