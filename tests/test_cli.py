@@ -203,6 +203,22 @@ def test_values_of_a_table_go_from_training_to_prediction(capsys: pytest.Capture
     assert float(captured.err.removeprefix("R² on the 300 rows with a target: ")) > 0.8
 
 
+def test_arrays_without_labels_are_told_how_to_have_some(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = np.random.default_rng(0).normal(size=(150, 3))
+    labels = np.where(np.arange(150) < 50, np.where(rows[:, 0] > 0, "up", "down"), None)
+    np.save("rows.npy", rows)
+    assert run("train", "--data", "rows.npy", *QUICK) == 2
+    line = said(capsys)
+    assert "rows.npy holds no labels" in line
+    assert "numpy.savez('rows.npz', x=rows, y=labels)" in line
+    np.savez("rows.npz", x=rows, y=labels)
+    assert run("train", "--data", "rows.npz", *QUICK) == 2
+    assert "labels.astype(str) makes text of labels" in said(capsys)
+    np.savez("rows.npz", x=rows, y=labels.astype(str))
+    assert run("train", "--data", "rows.npz", *QUICK, "--validation", "10", "--output", "m.safetensors") == 0
+    assert tikas.load("m.safetensors").classes_.tolist() == ["down", "up"]
+
+
 def test_a_target_that_is_not_of_the_task_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     for targets, task, substance in (
         ("0.5 0.25 0.125", "classification", "or learn values: LadderRegressor, or tikas train --task regression"),

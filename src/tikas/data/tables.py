@@ -294,7 +294,7 @@ def _loaded(path: Path) -> dict[str, NDArray[Any]]:
     except (ValueError, EOFError, OSError, zipfile.BadZipFile) as error:
         raise ValueError(
             f"{path} does not hold plain NumPy arrays ({error}). Save them with numpy.save or numpy.savez, "
-            f"without Python objects in them."
+            f"without Python objects in them; labels.astype(str) makes text of labels."
         ) from error
 
 

@@ -131,6 +131,11 @@ def load_images(
 
 def _read_table(data: str, target: str | None, task: Task) -> Rows:
     table = tables.read_table(data, target, values_of if task == "regression" else labels_of)
+    if table.y is None and Path(data).suffix.lower() in (".npy", ".npz"):
+        raise ValueError(
+            f"{data} holds no labels. Save them with the rows, -1 or an empty text where there is none: "
+            "numpy.savez('rows.npz', x=rows, y=labels). An array of another name than y is told with --target."
+        )
     if table.y is None:
         raise ValueError(f"{data}: say which column holds the labels, with --target; rows without one leave it empty.")
     tables.warn_of_numbered_rows(table, data)
