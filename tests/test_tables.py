@@ -92,7 +92,8 @@ def test_labels_become_what_all_of_them_are_and_none_where_unknown(write, labels
 @pytest.mark.parametrize(
     ("content", "target", "message"),
     [
-        ("a,b\n1,2\n3,x\n", None, r"rows.csv, line 3, column 'b': 'x' is not a finite number"),
+        ("a,b\n1,2\n3,x\n", None, r"rows.csv, line 3, column 'b': 'x' is not a finite.*or take it out.*--target"),
+        ("a;b\n1;12,5\n", None, r"line 2, column 'b': '12,5' has a comma in it. Write numbers with a decimal point"),
         ("1,2\n3,x\n", None, r"line 2, column 2: 'x' is not"),
         ("a,b\n1,1_000\n", None, r"line 2, column 'b': '1_000' is not"),
         ("a,b\n1,inf\n", None, r"line 2, column 'b': 'inf' is not"),

@@ -39,9 +39,11 @@ def refuse(place: str, value: str) -> NoReturn:
     """
     if value in MISSING:
         raise ValueError(f"{place}: the value is missing ({value!r}). {IMPUTE}")
+    if "," in value and math.isfinite(number(value.replace(",", ".", 1))):
+        raise ValueError(f"{place}: {value!r} has a comma in it. Write numbers with a decimal point, such as 12.5.")
     raise ValueError(
-        f"{place}: {value!r} is not a finite number (in single precision). Features must be numbers; if the column "
-        f"holds the labels, name it as the target."
+        f"{place}: {value!r} is not a finite number (in single precision). Features must be numbers: encode what is "
+        f"text, or take it out. If these are the labels, name them as the target (--target)."
     )
 
 

@@ -334,7 +334,7 @@ def _read_parquet(path: Path, target: str | None, make_targets: Targets, columns
         if not pd.api.types.is_numeric_dtype(column):
             raise ValueError(
                 f"{path}, column {name!r} is of type {column.dtype}; expected numbers. "
-                f"Encode it as numbers, or name it as the target if it holds the labels."
+                f"Encode it as numbers, take it out, or name it as the target (--target) if it holds the labels."
             )
         values = column.to_numpy(dtype=np.float64, na_value=np.nan)
         if not np.isfinite(values).all():
