@@ -54,6 +54,14 @@ def test_codes_lead_back_to_the_labels(y):
     assert [None if code == -1 else classes[code] for code in codes] == y
 
 
+def test_numbers_that_look_like_values_are_warned_of():
+    with pytest.warns(UserWarning, match="The 30 labels are 16 different numbers.*LadderRegressor, or tikas train"):
+        encode_labels(np.array([*range(16), *range(14), -1]))
+    encode_labels(np.arange(30) % 15)  # a warning would be an error here
+    encode_labels(np.arange(20))
+    encode_labels(np.arange(30).astype(str))
+
+
 def test_given_classes_keep_their_order():
     codes, classes = encode_labels(np.array(["low", "high", "mid"]), np.array(["low", "mid", "high"]))
     assert classes.tolist() == ["low", "mid", "high"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,8 @@ from sklearn.utils.validation import _check_sample_weight, column_or_1d
 
 NO_LABEL = -1
 KINDS = {"boolean", "number", "string"}
+FEW_LABELS = 20
+"""So many may be of a class each."""
 Array = NDArray[Any]
 
 
@@ -145,6 +148,11 @@ def encode_labels(y: Array, classes: Array | None = None) -> tuple[NDArray[np.in
     ValueError
         Where no row is labelled, where the labels are of one class, are not labels, or do not fit `classes`.
 
+    Warns
+    -----
+    UserWarning
+        Where the labels are numbers of so many classes that they look like values.
+
     Examples
     --------
     >>> codes, classes = encode_labels(np.array(["cat", None, "dog"], dtype=object))
@@ -161,6 +169,13 @@ def encode_labels(y: Array, classes: Array | None = None) -> tuple[NDArray[np.in
     found = np.unique(labels)
     classes = found if classes is None else _of_one_kind(classes, "classes")
     _check_classes(found, classes)
+    if labels.dtype.kind in "iuf" and FEW_LABELS < len(labels) < 2 * len(found):
+        warnings.warn(
+            f"The {len(labels)} labels are {len(found)} different numbers, and each of these is a class. If they are "
+            "values, learn them as such: LadderRegressor, or tikas train --task regression.",
+            UserWarning,
+            stacklevel=3,  # the line that asks for a fit
+        )
     codes = np.full(len(y), NO_LABEL, dtype=np.int64)
     order = np.argsort(classes, kind="stable")
     codes[~unlabeled] = order[np.searchsorted(classes, labels, sorter=order)]
