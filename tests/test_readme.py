@@ -17,7 +17,7 @@ README = (ROOT / "README.md").read_text()
 EXAMPLES = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=["scikit-learn", "PyTorch", "a network that exists"])
+@pytest.mark.parametrize("example", EXAMPLES, ids=["scikit-learn", "PyTorch", "a network that exists", "folds"])
 def test_an_example_of_the_readme_runs(example: str, capsys: pytest.CaptureFixture[str]) -> None:
     exec(compile(example, "README.md", "exec"), {})
     said = capsys.readouterr().out
