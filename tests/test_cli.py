@@ -60,6 +60,11 @@ def test_train_ends_with_both_errors_and_the_model(capsys: pytest.CaptureFixture
     assert tikas.load(path).classes_.tolist() == [str(digit) for digit in range(10)]
 
 
+def test_the_package_runs_as_a_module() -> None:
+    command = [sys.executable, "-m", "tikas", "--version"]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == f"tikas {tikas.__version__}\n"
+
+
 def test_every_field_of_the_recipe_is_a_flag(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("train", "--help") == 0
     printed = capsys.readouterr().out
