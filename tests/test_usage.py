@@ -16,6 +16,8 @@ pty = pytest.importorskip("pty", reason="terminals are of Unix")
         (["train", "--epoch", "3"], "Perhaps you meant --epochs INT"),
         (["predict"], "Missing"),
         (["climb"], "climb"),
+        (["train", "--members", "0"], "tikas: members=0: expected at least 1. (tikas train --help"),
+        (["reproduce"], "tikas: Say what to reproduce"),
     ],
 )
 def test_on_a_terminal_a_usage_error_is_the_same_line_as_in_a_file(arguments: list[str], substance: str) -> None:

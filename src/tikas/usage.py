@@ -4,6 +4,8 @@ import re
 from itertools import groupby, takewhile
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_OURS = re.compile(r"^Error parsing (?:__tyro-dummy-inner__\.recipe|[A-Z]\w*): ")
+"""What the parser puts before an error that a command, or its recipe, raised: the name of our class."""
 
 HINTS = {"Perhaps you meant:": "Perhaps you meant", "Argument helptext:": "Expected"}
 """Paragraphs of the parser's error box that name flags, and what to say of these."""
@@ -34,7 +36,7 @@ def one_line_of(box: str, help_command: str) -> str:
         said = f"{first[0].strip()} {missing}"
     else:
         said = " ".join(line.strip() for line in takewhile(lambda line: "Got errors:" not in line, first))
-    said = said.removeprefix("Error parsing __tyro-dummy-inner__.recipe: ").rstrip(".")
+    said = _OURS.sub("", said).rstrip(".")
     for title, *rest in others:
         flags = [line.strip() for line in rest if line.strip().startswith("--")]
         if title.strip() in HINTS and flags:
