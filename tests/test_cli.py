@@ -208,6 +208,13 @@ def test_values_of_a_table_go_from_training_to_prediction(capsys: pytest.Capture
     assert float(captured.err.removeprefix("R² on the 300 rows with a target: ")) > 0.8
 
 
+def test_a_target_of_what_is_no_table_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    save_digits(Path("photos"))
+    for data in ("digits", "photos"):
+        assert run("train", "--data", data, "--target", "kind", *QUICK) == 2
+        assert f"--target kind is a column of a table, and {data} has classes of its own" in said(capsys)
+
+
 def test_arrays_without_labels_are_told_how_to_have_some(capsys: pytest.CaptureFixture[str]) -> None:
     rows = np.random.default_rng(0).normal(size=(150, 3))
     labels = np.where(np.arange(150) < 50, np.where(rows[:, 0] > 0, "up", "down"), None)

@@ -48,6 +48,10 @@ def rows_for(
             f"task='regression' learns a column of numbers, and {recipe.data} has classes. Give a table and its "
             "column, such as --data my.csv --target price."
         )
+    if target is not None and kind_of(recipe.data) != "table":
+        raise ValueError(
+            f"--target {target} is a column of a table, and {recipe.data} has classes of its own: leave --target out."
+        )
     if kind_of(recipe.data) == "data set":
         return _of_data_set(recipe.data, recipe.preprocess, recipe.takes_maps, data_dir, device)
     rows = load_images(recipe.data, data_dir, target, recipe.task)
