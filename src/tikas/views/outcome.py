@@ -34,15 +34,17 @@ def outcome_table(runs: Mapping[str, Run], recipe: Recipe) -> Table:
     table = Table(title=escape(title), min_width=min(len(title), 80))
     validated, hidden = recipe.validation > 0, max(outcome.hidden_labels for outcome in runs.values())
     error = "error" if recipe.task == "classification" else "RMSE"
+    tested = any(outcome.hidden_errors or outcome.test_errors for outcome in runs.values()) or not validated
     judged = f"{error} on the {hidden} hidden labels" if hidden else f"test {error}"
     table.add_column("")
-    for column in (judged, *([f"validation {error}"] if validated else []), "seconds"):
+    for column in (*([judged] if tested else []), *([f"validation {error}"] if validated else []), "seconds"):
         table.add_column(column, justify="right")
     for name, outcome in runs.items():
         held_out = [history[-1]["validation_error"] for history in outcome.trained.histories if history and validated]
         measured = outcome.hidden_errors or outcome.test_errors
         begun = zip(measured, outcome.trained.histories, strict=False)  # there may be no such rows
-        errors = [[error for error, history in begun if history], *([held_out] if validated else [])]
+        judgements = [error for error, history in begun if history]
+        errors = [*([judgements] if tested else []), *([held_out] if validated else [])]
         deviation = getattr(outcome.estimator, "target_deviation_", None)
         table.add_row(name, *(spread(each, deviation) for each in errors), f"{outcome.seconds:.1f}")
     return table
