@@ -36,6 +36,14 @@ def test_a_constant_column_becomes_zero_and_is_not_scaled_in_other_rows():
     assert_allclose(fitted(torch.tensor([[0.1, 2.0], [0.4, 2.0]]))[:, 0], [0, 0.3], atol=1e-6)
 
 
+def test_a_column_of_hardly_more_than_rounding_is_not_left_at_its_scale():
+    seconds = torch.linspace(1.7e9, 1.7e9 + 900, 200)[:, None]  # single precision has steps of 128
+    found = Standardization.fit(seconds)(seconds)
+    assert found.abs().max() < 3
+    rounding = torch.tensor([[0.1], [0.1 + 1e-8], [0.1 - 1e-8]])
+    assert Standardization.fit(rounding)(rounding).abs().max() < 1e-6
+
+
 def test_images_are_standardised_channel_by_channel():
     images = torch.rand(50, 2, 4, 4) * torch.tensor([1.0, 100.0])[:, None, None]
     found = Standardization.fit(images)(images)

@@ -17,7 +17,8 @@ CONSTANT = 1e-6
 class Standardization:
     """z = (x - μ) / σ, column by column; for images channel by channel.
 
-    A column that is the same in all training rows becomes zero in these, and is not scaled in others.
+    A column that is the same in all training rows becomes zero in these, and is not scaled in others. One of numbers so
+    large that it is hardly more than their rounding is never made larger.
 
     Parameters
     ----------
@@ -48,7 +49,7 @@ class Standardization:
         dims = (0, *range(2, given.dim()))
         deviation, mean = torch.std_mean(given, dims, correction=0, keepdim=True)
         constant = deviation <= CONSTANT * given.abs().amax(dims, keepdim=True)
-        deviation = torch.where(constant, 1.0, deviation)
+        deviation = torch.where(constant, deviation.clamp(min=1.0), deviation)  # of seconds since 1970 it may be 1000
         return cls(*(each[0].expand(given.shape[1:]).contiguous() for each in (mean, deviation)))
 
     @torch.no_grad()
