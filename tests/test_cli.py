@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 import time
@@ -539,7 +540,18 @@ def test_a_column_that_numbers_the_rows_is_warned_of(
     if warned:
         name = "id" if index == "id" else "column 1"
         assert f"warning: mine.csv: the column '{name}' numbers the rows, from 0 to 119, and is learnt from" in lines[0]
-        assert "Take it out" in lines[0]
+        ignored = shlex.split(re.search(r"\((--ignore .*?)\)", lines[0])[1])
+        assert ignored == ["--ignore", name]
+        assert run("train", "--data", "mine.csv", "--target", "kind", *ignored, *QUICK) == 0
+        captured = capsys.readouterr()
+        assert captured.err == ""
+        model = re.search(r"model saved to (\S+)", captured.out)[1]
+        assert tikas.load(model).feature_names_in_.tolist() == ["size", "age"]
+
+
+def test_only_tables_have_columns_to_ignore(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("train", "--ignore", "id", *QUICK) == 2
+    assert said(capsys) == "tikas: --ignore id is a column of a table, and digits is none: leave --ignore out."
 
 
 @pytest.mark.filterwarnings("default")

@@ -92,7 +92,7 @@ def test_labels_become_what_all_of_them_are_and_none_where_unknown(write, labels
 @pytest.mark.parametrize(
     ("content", "target", "message"),
     [
-        ("a,b\n1,2\n3,x\n", None, r"rows.csv, line 3, column 'b': 'x' is not a finite.*or take it out.*--target"),
+        ("a,b\n1,2\n3,x\n", None, r"rows.csv, line 3, column 'b': 'x' is not a finite.*or ignore it.*--target"),
         ("a;b\n1;12,5\n", None, r"line 2, column 'b': '12,5' has a comma in it. Write numbers with a decimal point"),
         ("1,2\n3,x\n", None, r"line 2, column 2: 'x' is not"),
         ("a,b\n1,1_000\n", None, r"line 2, column 'b': '1_000' is not"),
@@ -203,9 +203,9 @@ def test_an_array_file_has_no_target(tmp_path):
 def parquet(write, monkeypatch):
     """Stand in for a Parquet engine: the frame is handed over as pandas would read it."""
 
-    def read_frame(frame, *arguments):
+    def read_frame(frame, *arguments, **more):
         monkeypatch.setattr(pd, "read_parquet", Mock(return_value=frame))
-        return read_table(write("PAR1", "rows.parquet"), *arguments)
+        return read_table(write("PAR1", "rows.parquet"), *arguments, **more)
 
     return read_frame
 
@@ -289,6 +289,35 @@ def test_columns_that_are_not_wanted_may_hold_anything(write):
         read_table(write("name,a\nbob,1\n"), columns=["c"])
     with pytest.raises(ValueError, match=r"rows.csv has 2 columns 'b'"):
         read_table(write("a,b,b\n1,2,3\n"), columns=["b"])
+
+
+def test_columns_to_ignore_may_hold_anything(write, parquet):
+    table = read_table(write("name,,a,b,b,kind\nbob,7,1,2,3,x\n"), "kind", ignore=["name", "column 2", "b"])
+    assert (table.x.tolist(), table.columns, table.y.tolist()) == ([[1]], ("a",), ["x"])
+    table = read_table(write("1,2,3\n4,5,6\n"), ignore=["2"])  # numbers, but it is looked for
+    assert (table.x.tolist(), table.columns) == ([[4, 6]], ("1", "3"))
+    frame = pd.DataFrame({"a": [1, 2], "name": ["bob", "eve"], "kind": ["cat", None]})
+    assert parquet(frame, "kind", ignore=["name"]).columns == ("a",)
+
+
+@pytest.mark.parametrize(
+    ("content", "target", "ignore", "message"),
+    [
+        ("a,b\n1,2\n", None, "c", r"rows.csv has no column 'c' to ignore; it has a, b\.$"),
+        ("a,kind\n1,x\n", "kind", "kind", r"^The column 'kind' holds the labels, and is to be ignored too"),
+        ("1,2\n3,4\n", None, "c", r"rows.csv has no header line, so there is no 'c' in it to ignore"),
+        ("a,kind\n1,x\n", "kind", "a", "expected at least one row and one feature column"),
+    ],
+)
+def test_what_cannot_be_ignored_is_named(write, content, target, ignore, message):
+    with pytest.raises(ValueError, match=message):
+        read_table(write(content), target, ignore=[ignore])
+
+
+def test_columns_of_an_array_have_no_names_to_ignore_them_by(tmp_path):
+    np.save(tmp_path / "rows.npy", np.ones((4, 2)))
+    with pytest.raises(ValueError, match=r"rows.npy is an array, whose columns have no names: there is no 'a' to"):
+        read_table(tmp_path / "rows.npy", ignore=["a"])
 
 
 @pytest.mark.parametrize("gap", ["None", "null", "NULL", "N/A", "n/a", "<NA>", "#N/A"])

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from tyro.conf import OmitArgPrefixes, arg
 
-from tikas.commands.flags import FAILED, INTERRUPTED, Column, Device, Flag, OptionalFile, OptionalFolder
+from tikas.commands.flags import FAILED, INTERRUPTED, Column, Columns, Device, Flag, OptionalFile, OptionalFolder
 from tikas.commands.outputs import complain, make_folder_of
 from tikas.data.kinds import kind_of
 from tikas.training.recipe import Recipe
@@ -45,7 +45,7 @@ class Train:
 
     tikas train --data my.csv --target kind --epochs 100
 
-    tikas train --data my.csv --target price --task regression
+    tikas train --data my.csv --target price --task regression --ignore id name
 
     tikas train --data mnist --network conv_small --epochs 3
 
@@ -60,6 +60,8 @@ class Train:
     """How many seeds to train together, from that one on."""
     target: Column = None
     """The column with the labels, where the data are a table; rows without a label leave it empty."""
+    ignore: Columns = ()
+    """Columns of a table that are not looked at, such as names and numbers of the rows; they may hold anything."""
     data_dir: OptionalFolder = None
     """Where the files of a data set are. Without it, where TIKAS_DATA says, or else they are downloaded."""
     output: OptionalFile = None
@@ -101,7 +103,7 @@ def train(command: Train) -> int:
     recipe = command.recipe
     seeds = range(command.seed, command.seed + command.members)
     device = str(suitable_device(command.device))
-    rows = rows_for(recipe, command.data_dir, device, command.target)
+    rows = rows_for(recipe, command.data_dir, device, command.target, command.ignore)
     output = command.output or default_output(command)
     make_folder_of(output)
     measured = len(rows.test_y) > 0 or recipe.validation > 0 or len(hidden_rows(recipe, seeds, rows)) > 0
@@ -176,11 +178,15 @@ def default_output(command: Train) -> Path:
     --------
     >>> str(default_output(Train(Recipe(data="my.csv", labels="all"), target="kind")))
     'models/my-kind-all-...-seed0.safetensors'
+    >>> str(default_output(Train(Recipe(data="my.csv", labels="all"), target="kind", ignore=("name", "id"))))
+    'models/my-kind-without-id-name-all-...-seed0.safetensors'
     """
     recipe = command.recipe
     seeds = f"seed{command.seed}" + (f"-{command.seed + command.members - 1}" if command.members > 1 else "")
     target = f"-{_as_file_name(command.target)}" if command.target and kind_of(recipe.data) == "table" else ""
-    return Path("models") / f"{Path(recipe.data).stem}{target}-{recipe.labels}-{recipe.name}-{seeds}.safetensors"
+    without = "-without-" + "-".join(map(_as_file_name, sorted(command.ignore))) if command.ignore else ""
+    data = f"{Path(recipe.data).stem}{target}{without}"
+    return Path("models") / f"{data}-{recipe.labels}-{recipe.name}-{seeds}.safetensors"
 
 
 def _as_file_name(column: str) -> str:

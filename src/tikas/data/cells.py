@@ -43,7 +43,7 @@ def refuse(place: str, value: str) -> NoReturn:
         raise ValueError(f"{place}: {value!r} has a comma in it. Write numbers with a decimal point, such as 12.5.")
     raise ValueError(
         f"{place}: {value!r} is not a finite number (in single precision). Features must be numbers: encode what is "
-        f"text, or take it out. If these are the labels, name them as the target (--target)."
+        f"text, or ignore it (--ignore). If these are the labels, name them as the target (--target)."
     )
 
 

@@ -7,6 +7,7 @@ import itertools
 import math
 import os
 import re
+import shlex
 import warnings
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -64,6 +65,7 @@ def read_table(
     target: str | None = None,
     make_targets: Targets = labels_of,
     columns: Sequence[str] = (),
+    ignore: Sequence[str] = (),
 ) -> Table:
     """Read rows, and their labels where a target is named, from a file.
 
@@ -81,6 +83,8 @@ def read_table(
     columns : sequence of str, optional
         The feature columns that are wanted, by their names; others may hold anything. By default, all but the target.
         In a file that names no columns they mean nothing.
+    ignore : sequence of str, optional
+        Columns that are not looked at, by their names, whatever they hold.
 
     Returns
     -------
@@ -91,7 +95,8 @@ def read_table(
     FileNotFoundError, IsADirectoryError
         If there is no such file.
     ValueError
-        If the file does not hold a table of finite numbers. The message names the line and the column.
+        If the file does not hold a table of finite numbers; the message names the line and the column. If it has no
+        column of a name that was given.
 
     Examples
     --------
@@ -124,7 +129,9 @@ def read_table(
         raise ValueError(f"{path} has the suffix {path.suffix!r}; expected one of {', '.join(readers)}.")
     if path.stat().st_size == 0:
         raise ValueError(f"{path} is empty; expected rows of numbers.")
-    return reader(path, target, make_targets, columns)
+    if target is not None and target in ignore:
+        raise ValueError(f"The column {target!r} holds the labels, and is to be ignored too. Leave out one of the two.")
+    return reader(path, target, make_targets, columns, ignore)
 
 
 def warn_of_numbered_rows(table: Table, path: str | os.PathLike[str]) -> None:
@@ -138,7 +145,7 @@ def warn_of_numbered_rows(table: Table, path: str | os.PathLike[str]) -> None:
     >>> with warnings.catch_warnings(record=True, action="always") as caught:
     ...     warn_of_numbered_rows(table, "mine.csv")
     >>> print(caught[0].message)
-    mine.csv: the column 'id' numbers the rows, from 0 to 19, and is learnt from as any other. Take it out unless ...
+    mine.csv: the column 'id' numbers the rows, from 0 to 19, and is learnt from as any other. Ignore it (--ignore ...
     """
     if table.columns is None or len(table.x) < FEWEST_NUMBERED:
         return
@@ -149,31 +156,40 @@ def warn_of_numbered_rows(table: Table, path: str | os.PathLike[str]) -> None:
         if distinct and (steps.max() == 1 or NAMELESS.fullmatch(name)):
             warnings.warn(
                 f"{path}: the column {name!r} numbers the rows, from {ascending[0]:.0f} to {ascending[-1]:.0f}, and is "
-                "learnt from as any other. Take it out unless the number says what a row is like; pandas leaves its "
-                "index out with to_csv(index=False).",
+                f"learnt from as any other. Ignore it (--ignore {shlex.quote(name)}) unless the number says what a row "
+                "is like.",
                 UserWarning,
                 stacklevel=2,
             )
 
 
-def _read_text(path: Path, target: str | None, make_targets: Targets, columns: Sequence[str]) -> Table:
+def _read_text(
+    path: Path, target: str | None, make_targets: Targets, columns: Sequence[str], ignore: Sequence[str]
+) -> Table:
     with path.open("rb") as file:
         if b"\0" in file.read(4096):
             raise ValueError(f"{path} is not a text file. Save the table as UTF-8 text, or correct its suffix.")
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            return _parse(path, file, target, make_targets, columns)
+            return _parse(path, file, target, make_targets, columns, ignore)
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not UTF-8 text ({error}). Save the table as UTF-8.") from error
 
 
-def _parse(path: Path, file: TextIO, target: str | None, make_targets: Targets, columns: Sequence[str]) -> Table:
+def _parse(
+    path: Path,
+    file: TextIO,
+    target: str | None,
+    make_targets: Targets,
+    columns: Sequence[str],
+    ignore: Sequence[str],
+) -> Table:
     records = _records(path, file)
     first = next(records, None)
     if first is None:
         raise ValueError(f"{path} holds blank lines only; expected rows of numbers.")
     names = None
-    if _is_header(first[1], target, columns):
+    if _is_header(first[1], [*columns, *ignore, *(() if target is None else (target,))]):
         names = [field.strip() or f"column {place}" for place, field in enumerate(first[1], start=1)]
     else:
         records = itertools.chain([first], records)
@@ -181,8 +197,10 @@ def _parse(path: Path, file: TextIO, target: str | None, make_targets: Targets, 
         raise ValueError(
             f"{path} has no header line, so the target {target!r} cannot be found in it. Add a line with column names."
         )
+    if ignore and names is None:
+        raise ValueError(f"{path} has no header line, so there is no {ignore[0]!r} in it to ignore. Add one.")
     place = None if target is None or names is None else _place_of(target, names, path)
-    features = None if names is None else _places_of(columns, names, place, path)
+    features = None if names is None else _places_of(columns, ignore, names, place, path)
     taken = None if names is None or features is None else [names[i] for i in features]
 
     rows, labels = [], []
@@ -204,27 +222,34 @@ def _parse(path: Path, file: TextIO, target: str | None, make_targets: Targets, 
     )
 
 
-def _is_header(fields: Sequence[str], target: str | None, columns: Sequence[str]) -> bool:
+def _is_header(fields: Sequence[str], wanted: Sequence[str]) -> bool:
     """Whether a first line names columns: a text is in it, or all names that are looked for are, be they numbers."""
     stripped = [field.strip() for field in fields]
     if any(field not in MISSING and math.isnan(number(field)) for field in stripped):
         return True
-    wanted = {*columns, *(() if target is None else (target,))}
-    return bool(wanted) and wanted <= set(stripped) and len(set(stripped)) == len(stripped)
+    return bool(wanted) and set(wanted) <= set(stripped) and len(set(stripped)) == len(stripped)
 
 
-def _places_of(columns: Sequence[str], names: Sequence[str], target: int | None, path: Path) -> list[int]:
-    """Where the wanted columns are; all but the target where none is wanted in particular."""
-    wanted = columns or [name for i, name in enumerate(names) if i != target]
+def _places_of(
+    columns: Sequence[str], ignore: Sequence[str], names: Sequence[str], target: int | None, path: Path
+) -> list[int]:
+    """Where the wanted columns are; all but the target and what is ignored where none is wanted in particular."""
+    for name in ignore:
+        if name not in names:
+            raise ValueError(f"{path} has no column {name!r} to ignore; it has {_in_short(names)}.")
+    wanted = columns or [name for i, name in enumerate(names) if i != target and name not in ignore]
     for name in wanted:
         if names.count(name) > 1:
             raise ValueError(f"{path} has {names.count(name)} columns {name!r}. Give each a name of its own.")
         if name not in names:
             raise ValueError(
-                f"{path} has no column {name!r}, which the model was trained with; it has {', '.join(names[:8])}"
-                f"{', …' if len(names) > 8 else ''}."
+                f"{path} has no column {name!r}, which the model was trained with; it has {_in_short(names)}."
             )
     return [names.index(name) for name in wanted]
+
+
+def _in_short(names: Sequence[str]) -> str:
+    return ", ".join(names[:8]) + (", …" if len(names) > 8 else "")
 
 
 def _records(path: Path, file: TextIO) -> Iterator[tuple[int, list[str]]]:
@@ -265,7 +290,11 @@ def _place_of(target: str, names: list[str], path: Path) -> int:
     return names.index(target)
 
 
-def _read_arrays(path: Path, target: str | None, make_targets: Targets, _: Sequence[str]) -> Table:
+def _read_arrays(
+    path: Path, target: str | None, make_targets: Targets, _: Sequence[str], ignore: Sequence[str]
+) -> Table:
+    if ignore:
+        raise ValueError(f"{path} is an array, whose columns have no names: there is no {ignore[0]!r} to ignore.")
     arrays = _loaded(path)
     y_name = target or "y"
     rest = [name for name in arrays if name != y_name]
@@ -317,7 +346,9 @@ def _with_features(x: NDArray[np.float32], place: Path | str) -> NDArray[np.floa
     return x
 
 
-def _read_parquet(path: Path, target: str | None, make_targets: Targets, columns: Sequence[str]) -> Table:
+def _read_parquet(
+    path: Path, target: str | None, make_targets: Targets, columns: Sequence[str], ignore: Sequence[str]
+) -> Table:
     try:
         import pandas as pd
 
@@ -328,13 +359,14 @@ def _read_parquet(path: Path, target: str | None, make_targets: Targets, columns
         raise ValueError(f"{path} is not a readable Parquet file ({error}).") from error
     names = [str(name) for name in frame.columns]
     place = None if target is None else _place_of(target, names, path)
-    features, taken = [], _places_of(columns, names, place, path)
+    features, taken = [], _places_of(columns, ignore, names, place, path)
     for i in taken:
         name, column = names[i], frame.iloc[:, i]
         if not pd.api.types.is_numeric_dtype(column):
             raise ValueError(
                 f"{path}, column {name!r} is of type {column.dtype}; expected numbers. "
-                f"Encode it as numbers, take it out, or name it as the target (--target) if it holds the labels."
+                "Encode it as numbers, ignore it (--ignore), or name it as the target (--target) if it holds the "
+                "labels."
             )
         values = column.to_numpy(dtype=np.float64, na_value=np.nan)
         if not np.isfinite(values).all():

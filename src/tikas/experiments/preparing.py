@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -13,7 +14,11 @@ from tikas.training.recipe import Preprocess, Recipe
 
 
 def rows_for(
-    recipe: Recipe, data_dir: Path | None = None, device: str | None = None, target: str | None = None
+    recipe: Recipe,
+    data_dir: Path | None = None,
+    device: str | None = None,
+    target: str | None = None,
+    ignore: Sequence[str] = (),
 ) -> Rows:
     """Load what a recipe names: a data set, or one's own folder of images or table.
 
@@ -30,6 +35,8 @@ def rows_for(
         Where that is fitted.
     target
         The column of a table that holds the labels.
+    ignore
+        Columns of a table that are not looked at.
 
     Warns
     -----
@@ -52,9 +59,11 @@ def rows_for(
         raise ValueError(
             f"--target {target} is a column of a table, and {recipe.data} has classes of its own: leave --target out."
         )
+    if ignore and kind_of(recipe.data) != "table":
+        raise ValueError(f"--ignore {ignore[0]} is a column of a table, and {recipe.data} is none: leave --ignore out.")
     if kind_of(recipe.data) == "data set":
         return _of_data_set(recipe.data, recipe.preprocess, recipe.takes_maps, data_dir, device)
-    rows = load_images(recipe.data, data_dir, target, recipe.task)
+    rows = load_images(recipe.data, data_dir, target, recipe.task, ignore)
     if recipe.takes_maps and rows.train_x.ndim == 2:
         raise ValueError(
             f"network={recipe.network!r} takes images, and {recipe.data} has rows of {rows.train_x.shape[1]} columns. "

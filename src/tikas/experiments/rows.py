@@ -102,7 +102,11 @@ def load_rows(data: str) -> Rows:
 
 
 def load_images(
-    data: str, data_dir: str | Path | None = None, target: str | None = None, task: Task = "classification"
+    data: str,
+    data_dir: str | Path | None = None,
+    target: str | None = None,
+    task: Task = "classification",
+    ignore: Sequence[str] = (),
 ) -> Rows:
     """A data set by its name, or a folder of images or a table by its path; nothing is said about their scale.
 
@@ -116,6 +120,8 @@ def load_images(
         The column of a table that holds the labels.
     task
         Whether these are classes or values; data sets and folders have classes.
+    ignore
+        Columns of a table that are not looked at.
 
     Examples
     --------
@@ -124,13 +130,13 @@ def load_images(
     """
     kind = kind_of(data)
     if kind == "table":
-        return _read_table(data, target, task)
+        return _read_table(data, target, task, ignore)
     dataset = read_folder(data) if kind == "folder" else sources.load(data, data_dir)
     return Rows(dataset.train_x, dataset.train_y, np.array(dataset.classes), dataset.test_x, dataset.test_y)
 
 
-def _read_table(data: str, target: str | None, task: Task) -> Rows:
-    table = tables.read_table(data, target, values_of if task == "regression" else labels_of)
+def _read_table(data: str, target: str | None, task: Task, ignore: Sequence[str]) -> Rows:
+    table = tables.read_table(data, target, values_of if task == "regression" else labels_of, ignore=ignore)
     if table.y is None and Path(data).suffix.lower() in (".npy", ".npz"):
         raise ValueError(
             f"{data} holds no labels. Save them with the rows, -1 or an empty text where there is none: "
