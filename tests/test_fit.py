@@ -537,3 +537,18 @@ def test_weights_that_the_last_update_ruined_stop_the_training_too():
     assert told
     assert told[1] in dict(build_ladder(RECIPE, (7,), 3, 0).named_parameters())
     assert "learning rate below 1e+38" in message
+
+
+def test_a_fleet_measures_as_few_rows_at_a_time_as_its_members_together_ask_for(monkeypatch):
+    rows_at_a_time = []
+
+    def spied(self, rows, *more):
+        rows_at_a_time.append(rows.shape[-2])
+        return forward(self, rows, *more)
+
+    forward = Ladder.forward
+    monkeypatch.setattr(Ladder, "forward", spied)
+    monkeypatch.setattr(evaluation, "MOST_IN_A_CHUNK", 8 * 60)  # of the widest of the levels, which has eight units
+    recipe = replace(RECIPE, epochs=1, validation=40)
+    fit(blobs(), [HELD_OUT] * 3, recipe, [0, 1, 2], device="cpu")
+    assert rows_at_a_time == [20, 20]

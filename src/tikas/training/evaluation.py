@@ -17,6 +17,9 @@ from tikas.training.recipe import Calibration
 MOST_WATCHED = 1_000
 """Rows that the statistics come from when held-out rows are measured after an epoch: enough to watch training by."""
 
+MOST_IN_A_CHUNK = 2**26
+"""Values of the largest level, of all members together, among those rows that are measured at once."""
+
 
 def calibration_rows(split: Split, calibration: Calibration) -> NDArray[np.int64]:
     """Which rows of a member the statistics for prediction come from.
@@ -81,8 +84,10 @@ def error_of(ladder: Ladder, rows: Tensor, targets: Tensor) -> float:
 
 def _outputs(ladder: Ladder, rows: Tensor) -> Tensor:
     """The outputs of a calibrated ladder for rows ``(*members, rows, *shape)``, as many at a time as memory likes."""
-    chunk = max(1, min(8192, 2**26 // max(map(prod, ladder.shapes))))
-    return torch.cat([ladder(some) for some in rows.split(chunk, rows_dim(ladder.shapes[0]))], -2)
+    across = rows_dim(ladder.shapes[0])
+    values = prod(rows.shape[:across]) * max(map(prod, ladder.shapes))
+    chunk = max(1, min(8192, MOST_IN_A_CHUNK // values))
+    return torch.cat([ladder(some) for some in rows.split(chunk, across)], -2)
 
 
 def _errors(outputs: Tensor, targets: Tensor, task: str) -> Tensor:
