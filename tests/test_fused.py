@@ -6,6 +6,11 @@ from pathlib import Path
 from subprocess import PIPE
 
 import pytest
+import torch
+
+from tikas import Dense, Ladder
+from tikas.data.splits import split
+from tikas.data.streams import Examples, Streams
 
 pytest.importorskip("triton", reason="Triton is not installed on this machine")
 
@@ -67,3 +72,12 @@ def test_a_weight_that_is_no_number_shows_in_the_costs_whatever_the_activation(
     interpreted: list[tuple[str, str]],
 ) -> None:
     assert interpreted[1][1].split() == ["True"] * 4
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_kernels_take_ladders_in_single_precision_alone(dtype: torch.dtype) -> None:
+    from tikas.training.fused import can_be_fused
+
+    ladder, classes = Ladder((4,), [Dense(3)]), torch.arange(60) % 3
+    streams = Streams(Examples(torch.rand(60, 4), classes, 3), [split(classes.numpy(), 9)], [0], ladder.shapes, 20, 20)
+    assert can_be_fused(ladder.to(dtype), streams) == (dtype == torch.float32)

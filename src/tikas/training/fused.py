@@ -58,7 +58,8 @@ def can_be_fused(ladder: Ladder, streams: Streams) -> bool:
         return False
     known = all(activation_number(rung) is not None for rung in ladder.rungs)
     small = max(streams.batch_size, streams.labeled_batch_size) <= MOST_ROWS and ladder.shapes[-1][0] <= MOST_OUTPUTS
-    return known and small and len(ladder.shapes[0]) == 1 and streams.examples.rows.dtype == torch.float32
+    types = {streams.examples.rows.dtype, *(parameter.dtype for parameter in ladder.parameters())}
+    return known and small and len(ladder.shapes[0]) == 1 and types == {torch.float32}
 
 
 class FusedFleet(CapturedFleet):
