@@ -56,6 +56,8 @@ def main() -> None:
     for record in member_records(outcome, recipe, seeds, device):
         if arguments.record:
             append(arguments.record, record)
+    if outcome.trained.interrupted:
+        raise SystemExit("mnist.py: interrupted; what was cut short is no result, and has no record.")
     for name, errors in (
         ("all training rows", outcome.test_errors),
         ("labelled rows alone", outcome.labeled_statistics_errors),

@@ -21,6 +21,7 @@ from tikas.experiments.run import run
 from tikas.saving import write_model
 from tikas.training import checkpoint
 from tikas.training.checkpoint import NotAModelError
+from tikas.training.fit import Progress
 from tikas.training.recipe import DIGITS, Recipe
 
 QUICK = replace(DIGITS, network=(16,), epochs=2)
@@ -133,6 +134,16 @@ def test_a_record_holds_recipe_seed_errors_costs_and_provenance(tmp_path: Path) 
     assert len(first["costs"]["denoising"]) == 3
     assert {"torch", "tikas", "python"} <= first["versions"].keys()
     assert "threads" in first["hardware"]
+
+
+def test_a_member_that_was_cut_short_has_no_record() -> None:
+    def interrupt(progress: Progress) -> None:
+        if progress.members:
+            raise KeyboardInterrupt
+
+    outcome = run(QUICK, [3, 4], load_rows("digits"), on_epoch=interrupt)
+    assert [len(history) for history in outcome.trained.histories] == [1, 1]
+    assert not list(member_records(outcome, QUICK, [3, 4], "cpu"))
 
 
 def test_a_table_brings_its_classes_columns_and_unlabelled_rows(tmp_path: Path) -> None:

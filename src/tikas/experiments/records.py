@@ -89,7 +89,7 @@ def _git(*words: str) -> str:
 
 
 def member_records(run: Run, recipe: Recipe, seeds: list[int], device: torch.device | str) -> Iterator[dict[str, Any]]:
-    """What there is to know of every member of a run.
+    """What there is to know of every member of a run; of one that Ctrl-C cut short there is no result, so nothing.
 
     Examples
     --------
@@ -102,7 +102,8 @@ def member_records(run: Run, recipe: Recipe, seeds: list[int], device: torch.dev
     (7, True, ['denoising', 'supervised', 'total'])
     """
     for seed, history, errors in zip(seeds, run.trained.histories, errors_of(run), strict=True):
-        yield member_record(recipe, seed, history, errors, len(seeds), run.seconds, device)
+        if len(history) == recipe.epochs:
+            yield member_record(recipe, seed, history, errors, len(seeds), run.seconds, device)
 
 
 def member_record(
