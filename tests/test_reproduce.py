@@ -547,29 +547,35 @@ def test_rivals_are_measured_once_for_each_seed(tmp_path: Path) -> None:
     assert reproduce([other], Ledger.read(out), out, digits, seeds=1).measured == 1
 
 
-def test_a_revision_says_whether_files_that_git_knows_have_changes(
+def test_a_revision_says_whether_files_that_git_knows_have_changes_beside_records(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def git(*words: str) -> str:
         command = ["git", "-c", "user.name=someone", "-c", "user.email=someone@example.org", *words]
         return subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True).stdout.strip()
 
+    module, rival, results = (tmp_path / name for name in ("src/records.py", "benchmarks/eager.py", "results/a.jsonl"))
+    for path in (module, rival, results):
+        path.parent.mkdir()
     monkeypatch.delenv("TIKAS_REVISION", raising=False)
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
-    monkeypatch.setattr("tikas.experiments.records.__file__", str(tmp_path / "records.py"))
+    monkeypatch.setattr("tikas.experiments.records.__file__", str(module))
     assert revision() == "", "no repository"
     git("init")
     assert revision() == "", "no commit"
-    (tmp_path / "records.py").write_text("first")
+    for path in (module, rival, results):
+        path.write_text("first")
     git("commit", "--allow-empty", "-m", "Begin something else")
     assert revision() == "", "installed inside a repository that is not its own"
-    git("add", "records.py")
+    git("add", ".")
     git("commit", "-m", "Begin")
     head = git("rev-parse", "--short=12", "HEAD")
     assert revision() == head
-    (tmp_path / "results.jsonl").write_text("not known to git")
+    (tmp_path / "notes.txt").write_text("not known to git")
     assert revision() == head
-    (tmp_path / "records.py").write_text("second")
+    append(results, {"seed": 0})
+    assert revision() == head, "what a measurement adds is not a change to what measured it"
+    rival.write_text("second")
     assert revision() == f"{head}-dirty"
     monkeypatch.setenv("TIKAS_REVISION", "a copy")
     assert revision() == "a copy"

@@ -66,7 +66,8 @@ def versions() -> dict[str, str]:
 def revision() -> str:
     """What TIKAS_REVISION says, else the git revision of the working tree, "-dirty" if it has changes.
 
-    Empty where this package is in no repository, or is only installed inside somebody else's.
+    New records in results/ are none: the first of a command would make all others dirty. Empty where this package is in
+    no repository, or is only installed inside somebody else's.
 
     Examples
     --------
@@ -77,7 +78,8 @@ def revision() -> str:
         return os.environ["TIKAS_REVISION"]
     try:
         _git("ls-files", "--error-unmatch", __file__)
-        name, changes = _git("rev-parse", "--short=12", "HEAD"), _git("status", "--porcelain", "--untracked-files=no")
+        name = _git("rev-parse", "--short=12", "HEAD")
+        changes = _git("status", "--porcelain", "--untracked-files=no", "--", ":(top)", ":(top,exclude)results")
     except (OSError, subprocess.CalledProcessError):
         return ""
     return name + ("-dirty" if changes else "")
