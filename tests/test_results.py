@@ -3,7 +3,7 @@
 import builtins
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -204,6 +204,16 @@ def test_a_study_chooses_only_when_all_of_its_settings_were_tried() -> None:
     assert chosen(settings, Ledger.of([*ten, *more])) == choice, "by the seeds that all of them have"
     page = results_page(Ledger.of(tried))
     assert "| **2** (chosen) | 0.000 |" in page
+
+
+@pytest.mark.parametrize(
+    ("seeds", "told"),
+    [(range(10), "10"), (range(12), "12"), (range(2), "2 of 10"), ((1, 4), "2 of 10: 1, 4")],
+    ids=["all", "more", "the first", "others"],
+)
+def test_seeds_are_named_where_they_are_not_the_first(seeds: Sequence[int], told: str) -> None:
+    ledger = Ledger.of(record(CELL["table1/gamma/1000"], seed, 1.5) for seed in seeds)
+    assert line_of(results_page(ledger), "table1/gamma/1000")[4] == told
 
 
 def test_pictures_have_the_same_bytes_every_time(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import groupby
 
 from tikas.experiments.cells import Cell, Quotation, Row, Table
@@ -160,11 +160,18 @@ def _details(cells: Iterable[Cell], ledger: Ledger) -> str:
 def _figures(found: Reading | None, wanted: int, judgement: Judgement | None) -> list[str]:
     if found is None:
         return [MISSING, "", f"0 of {wanted}", "", ""]
-    count = str(len(found.errors)) if len(found.errors) >= wanted else f"{len(found.errors)} of {wanted}"
     tested = ["", ""]
     if judgement is not None:
         tested = ["" if judgement.p is None else _probability(judgement.p), judgement.verdict]
-    return [in_words(found.summary, 3), _interval(found.summary), count, *tested]
+    return [in_words(found.summary, 3), _interval(found.summary), _seeds(found.errors, wanted), *tested]
+
+
+def _seeds(measured: Collection[int], wanted: int) -> str:
+    """How many; and which, where some are missing that are not the last: other seeds may be harder."""
+    if set(measured).issuperset(range(wanted)):
+        return str(len(measured))
+    which = "" if set(measured) == set(range(len(measured))) else f": {', '.join(map(str, measured))}"
+    return f"{len(measured)} of {wanted}{which}"
 
 
 def _beside(found: Reading | None) -> list[str]:
@@ -230,7 +237,11 @@ def _rival_figures(rival: Rival, ledger: Ledger) -> list[str]:
 
 def _studies_section(ledger: Ledger) -> str:
     """Studies of which a setting was tried, in full; the others by name."""
-    parts = ["## Studies: validation error on 10,000 held-out training rows"]
+    parts = [
+        "## Studies: validation error on 10,000 held-out training rows",
+        "Some seeds are harder than others: settings are to be compared by the seeds that they share. Where not all "
+        "were tried, and not the first, they are named.",
+    ]
     untried = []
     for name, points in groupby(STUDIES, key=lambda setting: setting.study):
         settings = list(points)
