@@ -71,7 +71,15 @@ def test_a_finished_member_is_never_run_again(tmp_path: Path) -> None:
 def test_cells_with_the_same_recipe_share_their_members(tmp_path: Path) -> None:
     out = tmp_path / "paper.jsonl"
     outcome = reproduce([CELL, replace(CELL, name="table9/same/50")], Ledger(), out, digits)
-    assert (outcome.measured, outcome.finished_before) == (3, 3)
+    assert (outcome.measured, outcome.finished_before) == (3, 0)
+
+
+def test_a_member_that_fails_is_not_tried_again_for_another_cell_of_its_recipe(tmp_path: Path) -> None:
+    wild = replace(CELL, recipe=replace(QUICK, learning_rate=1e30), seeds=1)
+    between, same = replace(CELL, recipe=replace(QUICK, epochs=1), seeds=1), replace(wild, name="table9/same/50")
+    outcome = reproduce([wild, between, same], Ledger(), tmp_path / "paper.jsonl", digits)
+    assert [name for name, _ in outcome.failures] == [f"{wild.name}, seed 0"]
+    assert (outcome.measured, outcome.finished_before) == (1, 0)
 
 
 def test_missing_seeds_train_in_fleets_of_the_most_that_is_allowed(tmp_path: Path) -> None:

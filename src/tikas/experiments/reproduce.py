@@ -105,17 +105,17 @@ def reproduce(
     >>> first.measured, again.measured, again.finished_before
     (2, 0, 2)
     """
-    outcome = Outcome()
+    outcome, asked_for = Outcome(), set[tuple[Key, int]]()
     for family in families(tasks):
-        missing: dict[tuple[Key, int], Member] = {}  # some are of the same recipe, others become it when shortened
-        wanted = 0
+        missing: list[Member] = []
         for task in family:
-            of_the_task = range(task.seeds if seeds is None else seeds)
-            wanted += len(of_the_task)
-            for seed in ledger.missing(key_of(task), of_the_task):
-                missing.setdefault((key_of(task), seed), Member(task, seed))
-        outcome = replace(outcome, finished_before=outcome.finished_before + wanted - len(missing))
-        fleets = fleets_of(list(missing.values()), most)
+            key = key_of(task)
+            others = [seed for seed in range(task.seeds if seeds is None else seeds) if (key, seed) not in asked_for]
+            asked_for.update((key, seed) for seed in others)  # tasks may share a recipe, or come to when shortened
+            lacking = ledger.missing(key, others)
+            missing += [Member(task, seed) for seed in lacking]
+            outcome = replace(outcome, finished_before=outcome.finished_before + len(others) - len(lacking))
+        fleets = fleets_of(missing, most)
         while fleets:
             fleet, *fleets = fleets
             records: list[Mapping[str, Any]] = []
