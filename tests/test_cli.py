@@ -504,6 +504,22 @@ def test_an_unwritable_path_is_a_failure_that_says_so_before_the_work(
     assert "--output locked/m.safetensors: its folder cannot be written to (Permission denied)" in said(capsys)
 
 
+def test_what_is_read_is_not_replaced(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("rows.csv").write_text("a,kind\n0,x\n1,y\n")
+    Path("model.safetensors").write_text("a model")
+    Path("link.csv").symlink_to("rows.csv")
+    before = {path: path.read_bytes() for path in Path().iterdir()}
+    for command, output in (
+        (["train", "--data", "rows.csv", "--target", "kind", "--batch-size", "2", *QUICK], "rows.csv"),
+        (["predict", "model.safetensors", "rows.csv"], "rows.csv"),
+        (["predict", "model.safetensors", "rows.csv"], "link.csv"),
+        (["predict", "model.safetensors", "rows.csv"], "model.safetensors"),
+    ):
+        assert run(*command, "--output", output) == 2
+        assert f"--output {output} is a file that is read here, and would be lost" in said(capsys)
+    assert {path: path.read_bytes() for path in Path().iterdir()} == before
+
+
 def test_it_tells_its_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--version") == 0
     assert capsys.readouterr().out == f"tikas {tikas.__version__}\n"

@@ -1,6 +1,7 @@
 """Where the output of a command goes: complaints, and what it makes."""
 
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from tempfile import TemporaryFile
 
@@ -48,3 +49,21 @@ def make_folder_of(output: Path, flag: str = "--output") -> None:
         raise RuntimeError(
             f"{flag} {output}: its folder cannot be {wrong} ({error.strerror}). Give a path that can be written to."
         ) from error
+
+
+def refuse_to_replace(inputs: Iterable[Path], output: Path) -> None:
+    """Find out before the work that what comes out would take the place of what is read.
+
+    Raises
+    ------
+    ValueError
+        Where the output is one of the inputs, by whatever path.
+
+    Examples
+    --------
+    >>> refuse_to_replace([Path(__file__)], Path(__file__))
+    Traceback (most recent call last):
+    ValueError: --output ...outputs.py is a file that is read here, and would be lost. Give another path.
+    """
+    if any(path.exists() and output.exists() and path.samefile(output) for path in inputs):
+        raise ValueError(f"--output {output} is a file that is read here, and would be lost. Give another path.")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 from tyro.conf import Positional, arg
 
 from tikas.commands.flags import Column, Device, Flag, OptionalFile
-from tikas.commands.outputs import complain, make_folder_of
+from tikas.commands.outputs import complain, make_folder_of, refuse_to_replace
 
 if TYPE_CHECKING:
     import numpy as np
@@ -83,6 +83,7 @@ def predict(command: Predict) -> int:
 
     if command.output:
         make_folder_of(command.output)
+        refuse_to_replace([command.model, command.file], command.output)
     if command.device:
         suitable_device(command.device)
     model = load(command.model).set_params(device=command.device)

@@ -14,7 +14,7 @@ from urllib.parse import quote
 from tyro.conf import OmitArgPrefixes, arg
 
 from tikas.commands.flags import FAILED, INTERRUPTED, Column, Columns, Device, Flag, OptionalFile, OptionalFolder
-from tikas.commands.outputs import complain, make_folder_of
+from tikas.commands.outputs import complain, make_folder_of, refuse_to_replace
 from tikas.data.kinds import kind_of
 from tikas.training.recipe import Recipe
 
@@ -106,6 +106,7 @@ def train(command: Train) -> int:
     rows = rows_for(recipe, command.data_dir, device, command.target, command.ignore)
     output = command.output or default_output(command)
     make_folder_of(output)
+    refuse_to_replace([Path(recipe.data)], output)
     measured = len(rows.test_y) > 0 or recipe.validation > 0 or len(hidden_rows(recipe, seeds, rows)) > 0
     compared = command.baseline and any(recipe.costs) and measured
     variants = {LADDER: recipe, **({BASELINE: recipe.without_denoising()} if compared else {})}
