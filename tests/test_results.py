@@ -22,7 +22,8 @@ from tikas.experiments.rivals import RIVALS
 from tikas.experiments.studies import STUDIES
 from tikas.experiments.tasks import CELLS
 from tikas.training.recipe import Recipe
-from tikas.views.results import results_page
+from tikas.views.plots import draw
+from tikas.views.results import pictures, results_page
 
 RESULTS = Path(__file__).parents[1] / "results"
 CELL = {cell.name: cell for cell in CELLS}
@@ -227,6 +228,27 @@ def test_pictures_have_the_same_bytes_every_time(tmp_path: Path) -> None:
     for name in names:
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "other" / name).read_bytes()
     assert len((tmp_path / "one" / "table1.svg").read_bytes()) < 100_000
+
+
+def test_the_curve_joins_times_without_warm_up_and_shows_both(tmp_path: Path) -> None:
+    """Of the schedule that ran first they include a compiler's, so that it seems to take longer than the next."""
+    axes = pytest.importorskip("matplotlib.axes").Axes
+    joined = list[tuple[Any, ...]]()
+    short, long, old = ({"recipe": {"epochs": epochs}} for epochs in (5, 10, 20))
+    cell = CELL["curve/5"]
+    ledger = Ledger.of(
+        [
+            record(cell, 0, 3.0, seconds=40.0, seconds_per_epoch=0.4, **short),
+            record(cell, 0, 2.0, seconds=8.0, seconds_per_epoch=0.4, **long),
+            record(cell, 0, 1.5, seconds=8.0, hardware="an older GPU", **old),
+        ]
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        plot = axes.plot
+        patch.setattr(axes, "plot", lambda self, *data, **style: joined.append(data) or plot(self, *data, **style))
+        draw(pictures(ledger), ledger, tmp_path)
+    assert joined == [([0.5, 1.0], [3.0, 2.0], "o-"), ([], [], "o-")]
+    assert "hollow: without warm-up" in (tmp_path / "curve.svg").read_text()
 
 
 def test_a_page_that_cannot_be_written_whole_leaves_the_old_one(

@@ -170,7 +170,10 @@ def _log_ticks(axes: Axes) -> None:
 
 
 def _curve(figure: Any, cells: Sequence[Cell], ledger: Ledger) -> None:
-    """Mean error with its 95 % interval against seconds a member, a point for each schedule."""
+    """Mean error with its 95 % interval against seconds a member, for each schedule with warm-up and without.
+
+    Lines join what is without: which schedule had to wait for the compiler is a matter of which ran first.
+    """
     figure.set_size_inches(4.6, 3)
     axes: Axes = figure.subplots()
     found = [(cell, each, each.seconds) for cell in cells if (each := reading(cell, ledger)) is not None]
@@ -180,11 +183,15 @@ def _curve(figure: Any, cells: Sequence[Cell], ledger: Ledger) -> None:
         means = [each.summary.mean for _, each, _ in points]
         seconds = [seconds for *_, seconds in points]
         reach = [(interval[1] - interval[0]) / 2 if (interval := e.summary.interval()) else 0 for _, e, _ in points]
-        axes.errorbar(seconds, means, yerr=reach, fmt="o-", markersize=4, capsize=2.5, linewidth=1, label=hardware)
+        style: dict[str, Any] = {"markersize": 4, "linewidth": 1}
+        color = axes.errorbar(seconds, means, reach, fmt="o", capsize=2.5, label=hardware, **style)[0].get_color()
+        without = {known: each.summary.mean for _, each, _ in points if (known := each.updates_seconds) is not None}
+        axes.plot([*without], [*without.values()], "o-", color=color, markerfacecolor="white", **style)
         for cell, each, x in points:
             where = (x, each.summary.mean)
             axes.annotate(f"{cell.recipe.epochs} epochs", where, (5, 5), textcoords="offset points", fontsize=8)
+            axes.hlines(each.summary.mean, each.updates_seconds or x, x, color=color, linewidth=0.6, linestyle="dotted")
     _log_ticks(axes)
-    axes.set_xlabel("seconds a member")
+    axes.set_xlabel("seconds a member (hollow: without warm-up)")
     axes.set_ylabel("test error, %")
     axes.legend(frameon=False)

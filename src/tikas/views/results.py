@@ -206,6 +206,8 @@ def _curve_section(ledger: Ledger) -> str:
     header = ["epochs", "measured", "95 % interval", "seeds", "seconds", "without warm-up", "hardware"]
     parts = [
         "## Error against seconds: the full ladder at 100 labels, by its number of epochs",
+        "Schedules are to be compared by their time without warm-up: what was compiled for the first is there for the "
+        "others. A member of a larger fleet takes less time as well.",
         markdown_table(header, rows, numbers_from=0),
     ]
     if "curve.svg" in pictures(ledger):
