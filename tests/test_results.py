@@ -230,6 +230,16 @@ def test_pictures_have_the_same_bytes_every_time(tmp_path: Path) -> None:
     assert len((tmp_path / "one" / "table1.svg").read_bytes()) < 100_000
 
 
+def test_where_the_paper_has_no_figure_nothing_is_said_to_be_its_own(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    for each in [*records("table1/gamma/100", [3.0, 5.0]), *records("appendix/rung1/100", [17.0, 18.0], attached=1)]:
+        append(tmp_path / "records.jsonl", each)
+    assert reproduce(Reproduce(render=True, results=tmp_path)) == 0
+    assert "paper: mean ± deviation" in (tmp_path / "table1.svg").read_text()
+    assert "paper" not in (tmp_path / "appendix.svg").read_text()
+    assert "![Errors of the seeds](appendix.svg)" in (tmp_path / "README.md").read_text()
+
+
 def test_the_curve_joins_times_without_warm_up_and_shows_both(tmp_path: Path) -> None:
     """Of the schedule that ran first they include a compiler's, so that it seems to take longer than the next."""
     axes = pytest.importorskip("matplotlib.axes").Axes

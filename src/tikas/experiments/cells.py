@@ -168,6 +168,11 @@ class Table:
             if isinstance(row, Row):
                 yield from row.cells
 
+    @property
+    def has_published(self) -> bool:
+        """Whether there is a figure to compare any cell with."""
+        return any(cell.published for cell in self.cells)
+
 
 class Named(Protocol):
     """Anything that can be asked for by a name with parts."""

@@ -107,15 +107,16 @@ def _boxes(figure: Any, table: Table, ledger: Ledger) -> None:
         axes.set_xlabel("test error, %")
     panels[0].set_yticks(range(len(rows)), [row.title for row in rows])
     panels[0].set_ylim(len(rows) - 0.5, -0.5)
-    _legend(figure)
+    _legend(figure, published=table.has_published)
 
 
-def _legend(figure: Any) -> None:
+def _legend(figure: Any, *, published: bool) -> None:
     from matplotlib.lines import Line2D
 
     seeds = Line2D([], [], color=OURS, marker=".", label="measured: the seeds, their quartiles and median")
     paper = Line2D([], [], color=PAPERS, marker="D", markersize=3.5, linewidth=1, label="paper: mean ± deviation")
-    figure.legend(handles=[seeds, paper], loc="outside lower right", ncols=2, frameon=False, fontsize=8)
+    handles = [seeds, paper] if published else [seeds]
+    figure.legend(handles=handles, loc="outside lower right", ncols=2, frameon=False, fontsize=8)
 
 
 def _box(axes: Axes, place: int, cell: Cell, found: Reading | None) -> None:

@@ -86,13 +86,15 @@ def _table_section(table: Table, ledger: Ledger) -> str:
     rows = [_layout_row(row, table, ledger) for row in table.rows]
     if table is TABLE_1:
         rows += _rivals_in_layout(table.columns, ledger)
+    below = " (below it the paper's)" if table.has_published else ""
+    beside = " beside the paper's mean ± deviation" if table.has_published else ""
     parts = [
         f"## {table.title}",
-        "Test error, % (below it the paper's), by number of labels.",
+        f"Test error, %{below}, by number of labels.",
         markdown_table(["", *table.columns], rows),
     ]
     if f"{table.name}.svg" in pictures(ledger):
-        parts.append(f"![Errors of the seeds beside the paper's mean ± deviation]({table.name}.svg)")
+        parts.append(f"![Errors of the seeds{beside}]({table.name}.svg)")
     parts.append(_details(table.cells, ledger))
     notes = [table.note, *(f"`{cell.name}`: {cell.note}." for cell in table.cells if cell.note)]
     if table is TABLE_4:
