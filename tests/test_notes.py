@@ -74,12 +74,15 @@ def told_of_the_full_conv_small(ledger: Ledger) -> list[str]:
     assert len(common) >= 2
     best = min(tried, key=lambda setting: sum(tried[setting][seed]["validation_error"] for seed in common))
     assert replace(best.recipe, validation=0) == cell.recipe
-    first = errors(ledger, replace(cell.recipe, costs=(1000, 10, 1), epochs=100))
+    assert {setting.recipe.epochs for setting in tried} == {cell.recipe.epochs}
+    first = replace(cell.recipe, costs=(1000, 10, 1), epochs=100)
     ended = errors(ledger, second)
     others = [error for seed, error in ended.items() if seed not in (1, 3)]
     return [
-        f"had seeds 1 and 3 end at {ended[1]:.1f} and {ended[3]:.1f} %, the others at {span(others, 'to')}; ",
-        f"the first, 1000, 10, 1, ended at {span(list(first.values()), 'to')}",
+        f"all of {cell.recipe.epochs} epochs like this cell, ",
+        f"and {second.epochs} epochs, had seeds 1 and 3 end at {ended[1]:.1f} and {ended[3]:.1f} %, ",
+        f"the others at {span(others, 'to')}; the first, 1000, 10, 1 and {first.epochs} epochs, ",
+        f"ended at {span(list(errors(ledger, first).values()), 'to')}",
     ]
 
 
