@@ -23,7 +23,7 @@ from tikas.experiments.studies import STUDIES
 from tikas.experiments.tasks import CELLS
 from tikas.training.recipe import Recipe
 from tikas.views.plots import draw
-from tikas.views.results import pictures, results_page
+from tikas.views.results import TITLE, pictures, results_page
 
 RESULTS = Path(__file__).parents[1] / "results"
 CELL = {cell.name: cell for cell in CELLS}
@@ -264,7 +264,8 @@ def test_the_curve_joins_times_without_warm_up_and_shows_both(tmp_path: Path) ->
 def test_a_page_that_cannot_be_written_whole_leaves_the_old_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "README.md").write_text("the old page")
+    old = f"{TITLE}, some time ago"
+    (tmp_path / "README.md").write_text(old)
 
     def full_disk(_: int) -> None:
         raise OSError(28, "No space left on device")
@@ -272,7 +273,14 @@ def test_a_page_that_cannot_be_written_whole_leaves_the_old_one(
     monkeypatch.setattr(os, "fsync", full_disk)
     with pytest.raises(OSError, match="No space left"):
         reproduce(Reproduce(render=True, results=tmp_path))
-    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("README.md", "the old page")]
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("README.md", old)]
+
+
+def test_a_page_of_something_else_is_not_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "README.md").write_text("# A package\n")
+    assert main(["reproduce", "--render", "--results", str(tmp_path)]) == 2
+    assert "is not a page of results, and would be lost" in capsys.readouterr().err
+    assert (tmp_path / "README.md").read_text() == "# A package\n"
 
 
 def test_without_matplotlib_the_tables_are_rendered_and_a_line_says_what_is_missing(

@@ -92,6 +92,9 @@ def reproduce(command: Reproduce) -> int:
     from tikas.experiments.tasks import TASKS
 
     tasks = _tasks(command)
+    page = command.results / "README.md"
+    if command.render:
+        _refuse_another_page(page)
     ledger = Ledger.read(command.results, command.records)
     code = 0
     if command.list:
@@ -100,7 +103,7 @@ def reproduce(command: Reproduce) -> int:
         make_folder_of(command.records, "--out")
         code = _measure(command, tasks, ledger)
     if command.render:
-        _render(command.results, ledger)
+        _render(page, ledger)
     return code
 
 
@@ -174,14 +177,22 @@ def _listing(tasks: Iterable[Task], ledger: Ledger) -> list[str]:
     return lines
 
 
-def _render(folder: Path, ledger: Ledger) -> None:
+def _refuse_another_page(page: Path) -> None:
+    """Find out before the work that a page which is not of results would be lost."""
+    from tikas.views.results import TITLE
+
+    if page.is_file() and not page.read_bytes().startswith(TITLE.encode()):
+        raise ValueError(f"{page} is not a page of results, and would be lost. Give the folder with the records.")
+
+
+def _render(page: Path, ledger: Ledger) -> None:
     from tikas.training.checkpoint import replace_file
     from tikas.views.plots import PlotsMissingError, draw
     from tikas.views.results import pictures, results_page
 
+    folder = page.parent
     if not folder.is_dir():
         raise NotADirectoryError(f"--results {folder} is no folder. Give the one with the records.")
-    page = folder / "README.md"
     replace_file(page, results_page(ledger).encode())
     print(page)
     try:

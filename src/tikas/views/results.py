@@ -17,6 +17,7 @@ from tikas.experiments.studies import STUDIES
 from tikas.experiments.tasks import CELLS
 from tikas.views.markdown import markdown_table
 
+TITLE = "# The paper, measured"
 MISSING = "missing"
 BY_NAME = {cell.name: cell for cell in CELLS}
 
@@ -55,7 +56,7 @@ def pictures(ledger: Ledger) -> dict[str, Table | tuple[Cell, ...]]:
 def _opening(ledger: Ledger) -> str:
     cells = [cell for table in TABLES for cell in table.cells]
     published, ours = [cell for cell in cells if cell.published], [cell for cell in cells if not cell.published]
-    return f"""# The paper, measured
+    return f"""{TITLE}
 
 `tikas reproduce --render` makes this page from the records beside it; a test compares the two, so it cannot be edited.
 {_counted("cells with a figure of the paper's", published, ledger)}
