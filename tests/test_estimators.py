@@ -146,6 +146,15 @@ class TestWarmStart:
         assert tikas.load(model.save(tmp_path / "model")).recipe_.noise == (0.1,)
 
     @pytest.mark.parametrize(
+        ("before", "after"), [("standardize", "whiten"), ("none", "standardize"), ("whiten", "none")]
+    )
+    def test_what_rows_go_through_first_may_not_change_while_it_goes_on(self, before, after):
+        model = classifier(warm_start=True, preprocess=before).fit(IRIS, SEEN)
+        with pytest.raises(ValueError, match=f"learnt with preprocess='{before}', and now it is '{after}'"):
+            model.set_params(preprocess=after).fit(IRIS, SEEN)
+        assert model.recipe_.preprocess == before
+
+    @pytest.mark.parametrize(
         ("change", "X", "y", "message"),
         [
             ({}, IRIS[:, :2], SEEN, r"takes rows of shape \(4,\).*now there are \(2,\).*warm_start=False"),

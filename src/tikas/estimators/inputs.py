@@ -45,6 +45,7 @@ class TakesRows(BaseEstimator):  # type: ignore[misc]
     warm_start: bool
     device: str | None
     ladder_: Ladder
+    recipe_: Recipe
     input_shape_: tuple[int, ...]
     preparation_: Preparation | None
     input_range_: tuple[float, float] | None = None
@@ -90,11 +91,17 @@ class TakesRows(BaseEstimator):  # type: ignore[misc]
 
     def _fit_preparation(self, rows: Array) -> Preparation | None:
         """Ladders that go on keep what they began with."""
-        kind = PREPARATIONS.get(Recipe(preprocess=self.preprocess).preprocess)  # type: ignore[arg-type]
-        if kind is None:
-            return None
-        earlier = getattr(self, "preparation_", None) if self.warm_start else None
-        return earlier or kind.fit(torch.from_numpy(rows), suitable_device(self.device)).to("cpu")
+        preprocess = Recipe(preprocess=self.preprocess).preprocess  # type: ignore[arg-type]
+        if self.warm_start and hasattr(self, "recipe_"):
+            if preprocess != self.recipe_.preprocess:
+                raise ValueError(
+                    f"warm_start=True: the ladders to go on from have learnt with preprocess="
+                    f"{self.recipe_.preprocess!r}, and now it is {preprocess!r}. Keep it as it was, or set "
+                    "warm_start=False."
+                )
+            return self.preparation_
+        kind = PREPARATIONS.get(preprocess)
+        return None if kind is None else kind.fit(torch.from_numpy(rows), suitable_device(self.device)).to("cpu")
 
     def _columns(self, rows: Array) -> Array:
         """What has a scale of its own in prepared rows: columns, or the channels of images."""
