@@ -94,6 +94,9 @@ def test_a_list_of_text_and_numbers_keeps_both():
         (np.array(["cat", "dog", "<NA>"]), "array of text with '<NA>' in it"),
         (np.array(["cat", "dog", ""]), "holds an empty text.*None where there is no label"),
         (objects("cat", None, "dog", " "), "holds an empty text"),
+        (objects(2**70, 1), f"y holds {2**70}, too large a number to be exact beside the others. Make text of them"),
+        (objects(2**63 + 1, 2**63, -5), f"y holds {2**63 + 1}, too large a number"),
+        (objects(2**53 + 1, 1.0), f"y holds {2**53 + 1}, too large a number"),
     ],
 )
 def test_what_is_no_set_of_labels_is_refused_with_the_reason(y, message):

@@ -192,7 +192,7 @@ def _of_one_kind(labels: Array, name: str) -> Array:
             )
         if not kinds <= KINDS:
             raise _not_labels(name, kinds.pop())
-        labels = labels if kinds == {"string"} else np.array(labels.tolist())
+        labels = labels if kinds == {"string"} else _in_one_type(labels, name)
     if labels.dtype.kind == "f":
         _check_whole(labels, name)
     elif labels.dtype.kind in "UO":
@@ -200,6 +200,19 @@ def _of_one_kind(labels: Array, name: str) -> Array:
     elif labels.dtype.kind not in "biuO":
         raise _not_labels(name, str(labels.dtype))
     return labels
+
+
+def _in_one_type(labels: Array, name: str) -> Array:
+    """Numbers or booleans as an array of a type of their own, if one holds all of them exactly."""
+    values = labels.tolist()
+    items = np.array(values)
+    changed = [value for value, item in zip(values, items.tolist(), strict=True) if value == value != item]
+    if items.dtype.kind == "O" or changed:
+        raise ValueError(
+            f"{name} holds {changed[0] if changed else max(values, key=abs)}, too large a number to be exact beside "
+            "the others. Make text of them all, with None where there is no label."
+        )
+    return items
 
 
 def _not_labels(name: str, given: str) -> ValueError:
