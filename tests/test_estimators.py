@@ -372,6 +372,15 @@ class TestLabels:
         assert_array_equal(model.transduction_[KNOWN], y[KNOWN])
         assert_array_equal(model.transduction_[~KNOWN], model.predict(IRIS)[~KNOWN])
 
+    def test_a_score_does_not_take_the_digits_of_a_number_for_the_number(self):
+        model = classifier().fit(IRIS, SEEN)
+        for text in (SPECIES.astype(str), SPECIES.astype(str).tolist()):
+            with pytest.raises(
+                ValueError, match=r"y holds '0', and the classes are 0, .*Give y as it was given to fit"
+            ):
+                model.score(IRIS, text)
+        assert model.score(IRIS, SPECIES.astype(float)) == model.score(IRIS, SPECIES.astype(object))
+
     def test_a_score_leaves_unlabelled_rows_out(self):
         model = classifier().fit(IRIS, SEEN)
         assert model.score(IRIS, SEEN) == np.mean(model.predict(IRIS)[KNOWN] == SPECIES[KNOWN])

@@ -202,6 +202,24 @@ def _of_one_kind(labels: Array, name: str) -> Array:
     return labels
 
 
+def labels_to_compare(labels: Array, classes: Array) -> Array:
+    """Labels, none of them missing, once they are known to be text where the classes are, and numbers where they are.
+
+    Examples
+    --------
+    >>> labels_to_compare(np.array(["0", "1"]), classes=np.array([0, 1, 2]))
+    Traceback (most recent call last):
+    ValueError: y holds '0', and the classes are 0, ...: no text is equal to a number. Give y as it was given to fit.
+    """
+    labels = _of_one_kind(labels, "y")
+    if (labels.dtype.kind in "UO") != (classes.dtype.kind in "UO"):
+        raise ValueError(
+            f"y holds {labels.tolist()[0]!r}, and the classes are {classes.tolist()[0]!r}, ...: no text is equal to a "
+            "number. Give y as it was given to fit."
+        )
+    return labels
+
+
 def _in_one_type(labels: Array, name: str) -> Array:
     """Numbers or booleans as an array of a type of their own, if one holds all of them exactly."""
     values = labels.tolist()

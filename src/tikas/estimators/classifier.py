@@ -11,7 +11,15 @@ from numpy.typing import ArrayLike
 from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import _check_sample_weight
 
-from tikas.data.labels import NO_LABEL, as_array, encode_labels, is_unlabeled, label_weights, one_for_each_row
+from tikas.data.labels import (
+    NO_LABEL,
+    as_array,
+    encode_labels,
+    is_unlabeled,
+    label_weights,
+    labels_to_compare,
+    one_for_each_row,
+)
 from tikas.data.preprocess import check_scale
 from tikas.estimators.base import LadderEstimator
 from tikas.estimators.inputs import Array
@@ -262,7 +270,8 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
         if not labeled.any():
             raise ValueError(f"None of the {len(labels)} rows is labelled, so there is nothing to score.")
         weights = _check_sample_weight(sample_weight, predicted)[labeled]
-        return float(np.average(predicted[labeled] == labels[labeled], weights=weights))
+        right = predicted[labeled] == labels_to_compare(labels[labeled], self.classes_)
+        return float(np.average(right, weights=weights))
 
     def _meaning(self) -> dict[str, Any]:
         return {"classes": self.classes_}
