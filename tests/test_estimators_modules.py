@@ -1,6 +1,8 @@
 """The scikit-learn door takes a network that somebody already has, and puts the Γ-model around copies of it."""
 
 import pickle
+from concurrent.futures import ThreadPoolExecutor
+from time import sleep
 
 import numpy as np
 import pytest
@@ -13,7 +15,7 @@ from torch import nn
 from tikas import Dense, Ladder, LadderClassifier, LadderRegressor, gamma
 from tikas.data.splits import Split
 from tikas.data.streams import Examples
-from tikas.estimators.members import build_around
+from tikas.estimators.members import build_around, own_randomness
 from tikas.model.gamma import Gamma
 from tikas.training.fit import fit
 from tikas.training.recipe import Recipe
@@ -123,6 +125,17 @@ def test_whitening_class_weights_and_warm_starts_hold_for_modules_too():
     assert model.n_iter_ == 4
     assert torch.allclose(model.ladder_.network[0].weight, weight, atol=1e-6)
     assert model.preparation_.mean.shape == (1, 8, 8)
+
+
+def test_threads_do_not_draw_from_each_others_seeds():
+    def draws(seed):
+        with own_randomness():
+            torch.manual_seed(seed)
+            sleep(0.01)  # training
+            return torch.rand(3).tolist()
+
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(draws, range(4))) == [draws(seed) for seed in range(4)]
 
 
 class Frozen(nn.Module):

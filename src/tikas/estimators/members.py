@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from numbers import Real
+from threading import RLock
 from typing import Any, cast
 
 import numpy as np
@@ -28,6 +29,7 @@ TOKENS = (
     "noise=(0, 0.3)."
 )
 """What to do about rows that a module does not take: of another shape, or for a table of embeddings."""
+_GENERATORS = RLock()
 
 
 def build_around(module: nn.Module, rows: NDArray[np.float32]) -> Build:
@@ -112,6 +114,8 @@ def settings_around_module(chosen: Mapping[str, Any], task: str) -> dict[str, An
 def own_randomness() -> Iterator[None]:
     """Leave torch's global generators afterwards as they were before, whoever seeds them inside.
 
+    They are all threads' own: what would draw from them at the same time waits.
+
     Examples
     --------
     >>> before = torch.get_rng_state()
@@ -120,7 +124,7 @@ def own_randomness() -> Iterator[None]:
     >>> torch.equal(torch.get_rng_state(), before)
     True
     """
-    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+    with _GENERATORS, torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         yield
 
 
