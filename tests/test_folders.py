@@ -106,6 +106,17 @@ def test_what_an_archive_leaves_behind_is_no_class(folder):
     assert len(find_images(folder)) == 5
 
 
+def test_folders_that_are_linked_to_are_read_and_found(folder, tmp_path_factory):
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    save(picture(seed=5), elsewhere / "1.png")
+    (folder / "birds").symlink_to(elsewhere)
+    (folder / "loop").symlink_to(folder)
+    assert folder / "birds" / "1.png" in find_images(folder)
+    assert len(find_images(folder)) == 6
+    (folder / "loop").unlink()
+    assert read_folder(folder).classes == ("birds", "cats", "dogs")
+
+
 def test_hidden_files_and_loose_texts_are_passed_over(folder):
     for name in (".DS_Store", "cats/.1.png", "cats/Thumbs.db", "README.txt"):
         (folder / name).write_bytes(b"no image")

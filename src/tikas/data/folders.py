@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -162,16 +162,20 @@ def find_images(path: str | os.PathLike[str]) -> list[Path]:
     ['a.JPG', 'b.png']
     """
     root = Path(path)
-    files = sorted(
-        file
-        for file in root.rglob("*")
-        if file.suffix.lower() in FORMATS
-        and not any(map(_passed_over, file.relative_to(root).parts))
-        and file.is_file()
-    )
+    files = sorted(file for file in _below(root) if file.suffix.lower() in FORMATS and file.is_file())
     if not files:
         raise ValueError(f"{root} holds no images; expected files that end in {', '.join(FORMATS)}.")
     return files
+
+
+def _below(folder: Path, above: tuple[Path, ...] = ()) -> Iterator[Path]:
+    """What lies in a folder and in those within it, linked ones too, but for a link back to where it comes from."""
+    above = (*above, folder.resolve())
+    for entry in _entries(folder):
+        if not entry.is_dir():
+            yield entry
+        elif entry.resolve() not in above:
+            yield from _below(entry, above)
 
 
 def read_images(files: Sequence[Path]) -> NDArray[np.float32]:
