@@ -68,6 +68,15 @@ def test_given_classes_keep_their_order():
     assert codes.tolist() == [0, 2, 1]
 
 
+@pytest.mark.parametrize("y", [np.ma.masked_equal([3, 9, 7], 9), pd.Series([3, None, 7], dtype="Int64")])
+def test_whole_numbers_with_gaps_stay_whole_numbers_and_gaps(y):
+    items = as_array(y)
+    assert is_unlabeled(items).tolist() == [False, True, False]
+    codes, classes = encode_labels(items)
+    assert (codes.tolist(), classes.tolist(), classes.dtype.kind) == ([0, -1, 1], [3, 7], "i")
+    np.testing.assert_array_equal(as_values(items), [3, NAN, 7])
+
+
 def test_a_list_of_text_and_numbers_keeps_both():
     assert as_array(["cat", -1]).tolist() == ["cat", -1]
     assert is_unlabeled(as_array(["cat", -1, NAN, None, "-1"])).tolist() == [False, True, True, True, False]

@@ -21,13 +21,18 @@ def as_array(y: ArrayLike) -> Array:
     """y as an array whose items are still what they were.
 
     NumPy gives the items of a list one type, so that ``["cat", -1]`` would become two words; here it stays a word and
-    a number. And of pandas' whole numbers with gaps it makes floats; here they stay whole numbers, and gaps gaps.
+    a number. And of pandas' whole numbers with gaps it makes floats; here they stay whole numbers, and gaps gaps. What
+    is masked is a gap too.
 
     Examples
     --------
     >>> as_array(["cat", -1]).tolist()
     ['cat', -1]
+    >>> as_array(np.ma.masked_equal([3, 0, 7], 0)).tolist()
+    [3, None, 7]
     """
+    if isinstance(y, np.ma.MaskedArray):
+        return np.asarray(y.tolist(), dtype=object)  # None where it is masked
     whole = getattr(getattr(y, "dtype", None), "kind", "") in ("i", "u")
     items = np.asarray(y, dtype=object if isinstance(y, list | tuple) else None)
     return items if not whole or items.dtype.kind != "f" else np.asarray(y, dtype=object)
