@@ -507,7 +507,7 @@ class TestWeights:
     def test_weights_of_zero_for_all_of_a_class_are_refused(self):
         with pytest.raises(ValueError, match=r"class 1 has weight zero.*positive weight"):
             classifier().fit(IRIS, SEEN, sample_weight=SEEN != 1)
-        with pytest.raises(ValueError, match=r"class_weight=\{1: -2\}: expected numbers of at least 0"):
+        with pytest.raises(ValueError, match=r"class_weight=\{1: -2\}: expected finite numbers of at least 0"):
             classifier(class_weight={1: -2}).fit(IRIS, SEEN)
         with pytest.raises(ValueError, match=r"all but 1 have weight zero, .* marked in y"):
             regressor().fit(IRIS, IRIS[:, 0], sample_weight=np.arange(150) == 3)

@@ -171,3 +171,9 @@ def test_a_class_without_weight_is_refused():
         label_weights(np.array([0, 1, 1]), np.array(["a", "b"]), [1, 0, 0], None)
     with pytest.raises(ValueError, match="Negative values"):
         label_weights(np.array([0, 1]), np.array(["a", "b"]), [1, -1], None)
+
+
+@pytest.mark.parametrize("weight", [-1, float("inf"), NAN])
+def test_the_weight_of_a_class_is_a_finite_number_of_at_least_zero(weight):
+    with pytest.raises(ValueError, match=r"class_weight=\{'b': .*\}: expected finite numbers of at least 0"):
+        label_weights(np.array([0, 1]), np.array(["a", "b"]), None, {"b": weight})

@@ -309,8 +309,8 @@ def label_weights(
     labeled = codes != NO_LABEL
     if class_weight is not None:
         of_class = compute_class_weight(class_weight, classes=classes, y=classes[codes[labeled]])
-        if not (of_class >= 0).all():
-            raise ValueError(f"class_weight={class_weight!r}: expected numbers of at least 0.")
+        if not ((of_class >= 0) & (of_class < np.inf)).all():
+            raise ValueError(f"class_weight={class_weight!r}: expected finite numbers of at least 0.")
         weights[labeled] *= of_class[codes[labeled]]
     weightless = np.setdiff1d(codes[labeled], codes[labeled & (weights > 0)])
     if len(weightless):
