@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tikas.data.labels import as_array, as_values, encode_labels, is_unlabeled, label_weights, one_for_each_row
+from tikas.data.labels import (
+    as_array,
+    as_values,
+    encode_labels,
+    is_unlabeled,
+    label_weights,
+    one_for_each_row,
+    scale_of_values,
+)
 
 NAN = float("nan")
 
@@ -157,6 +165,13 @@ def test_the_values_of_a_regression_may_be_minus_one_and_may_be_missing():
 def test_what_is_no_value_is_refused_with_the_reason(y, message):
     with pytest.raises(ValueError, match=message):
         as_values(y)
+
+
+@pytest.mark.parametrize("size", [1e-200, 1e200, 1e308])
+def test_values_whose_squares_are_no_numbers_have_no_scale(size):
+    with pytest.raises(ValueError, match=r"y runs from .* the square of that is no number any more\. Divide y"):
+        scale_of_values(size * np.array([-1.0, 0.5, 1.0]))
+    assert scale_of_values(np.full(7, size)) == (size, 1)
 
 
 def test_weights_of_rows_and_classes_multiply():

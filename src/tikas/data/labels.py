@@ -128,14 +128,16 @@ def scale_of_values(values: NDArray[np.float64]) -> tuple[float, float]:
     >>> scale_of_values(np.array([1.0, 3.0])), scale_of_values(np.array([5.0]))
     ((2.0, 1.0), (5.0, 1.0))
     """
-    with np.errstate(over="ignore"):
-        deviation = float(values.std())
-    if not np.isfinite(deviation):
+    if values.min() == values.max():
+        return float(values[0]), 1.0
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean, deviation = float(values.mean()), float(values.std())
+    if not 0 < deviation < np.inf:
         raise ValueError(
             f"y runs from {values.min():.3g} to {values.max():.3g}: the square of that is no number any more. Divide y "
             "by its size."
         )
-    return float(values.mean()), deviation if np.ptp(values) > 0 else 1.0
+    return mean, deviation
 
 
 def encode_labels(y: Array, classes: Array | None = None) -> tuple[NDArray[np.int64], Array]:
