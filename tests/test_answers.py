@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.datasets import load_digits
 from torch import nn
 
@@ -88,6 +88,15 @@ def test_a_network_without_hidden_rungs_is_a_ladder_too():
     model = fitted((), costs=1.0)
     assert model.ladder_.shapes == [(64,), (10,)]
     assert model.predict(IMAGES[:5]).shape == (5,)
+
+
+@pytest.mark.parametrize("preprocess", ["none", "whiten"])
+def test_autocast_around_it_changes_nothing(preprocess):
+    with torch.autocast("cpu", torch.bfloat16):
+        model = fitted(RUNGS, preprocess=preprocess)
+        within = model.predict_proba(IMAGES[:50])
+    assert_array_equal(within, model.predict_proba(IMAGES[:50]))
+    assert_array_equal(within, fitted(RUNGS, preprocess=preprocess).predict_proba(IMAGES[:50]))
 
 
 def test_a_model_stays_on_the_cpu_in_single_precision():

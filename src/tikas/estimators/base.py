@@ -29,7 +29,7 @@ from tikas.fitted import Fitted, begun, epochs_of, interruption, joined_history
 from tikas.model.ladder import Ladder
 from tikas.model.specs import RungSpec
 from tikas.saving import write_model
-from tikas.training.devices import suitable_device, without_default_device
+from tikas.training.devices import suitable_device, without_autocast, without_default_device
 from tikas.training.fit import Build, History, fit
 from tikas.training.fleet import build_ladder
 from tikas.training.networks import in_one_form, rungs_of, takes_maps
@@ -258,7 +258,7 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TakesRo
 
     def _answers(self, X: ArrayLike, asked: Answer) -> Array:
         """What all members together answer for X as it comes."""
-        with without_default_device():
+        with without_default_device(), without_autocast():
             rows = self._check_rows(X)
             self._compare_scale(rows)
             return self._answers_to(rows, asked)

@@ -26,7 +26,7 @@ from tikas.estimators.inputs import Array
 from tikas.estimators.members import top_bias
 from tikas.fitted import Fitted
 from tikas.model.ladder import Ladder
-from tikas.training.devices import without_default_device
+from tikas.training.devices import without_autocast, without_default_device
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -193,7 +193,7 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
         >>> classifier.transduction_[:4].tolist()
         ['low', 'low', 'high', 'high']
         """
-        with without_default_device(), self._all_or_nothing():
+        with without_default_device(), without_autocast(), self._all_or_nothing():
             rows = self._check_training_rows(X)
             labels = one_for_each_row(y, len(rows))
             codes, classes = encode_labels(labels, None if self.classes is None else as_array(self.classes))

@@ -17,7 +17,7 @@ from tikas.data.preprocess import check_scale
 from tikas.estimators.base import LadderEstimator
 from tikas.estimators.inputs import Array
 from tikas.fitted import Fitted
-from tikas.training.devices import without_default_device
+from tikas.training.devices import without_autocast, without_default_device
 from tikas.training.recipe import COSTS_OF_VALUES
 
 
@@ -87,7 +87,7 @@ class LadderRegressor(RegressorMixin, LadderEstimator):  # type: ignore[misc]
         >>> bool(0.5 < regressor.transduction_[1] < 1.5)
         True
         """
-        with without_default_device(), self._all_or_nothing():
+        with without_default_device(), without_autocast(), self._all_or_nothing():
             rows = self._check_training_rows(X)
             values = as_values(one_for_each_row(y, len(rows)))
             given = ~np.isnan(values)
