@@ -130,6 +130,9 @@ def test_what_is_no_set_of_labels_is_refused_with_the_reason(y, message):
         ([0, 1, 1], "names a class twice"),
         ([0, 1, "two"], "classes mixes labels of different types"),
         ([0, 1, None], "classes mixes labels of different types"),
+        (2, r"classes=2: expected a list of the classes, such as \[0, 1\]"),
+        ({0, 1}, r"classes=\{0, 1\}: expected a list"),
+        ([[0, 1]], r"classes=\[\[0, 1\]\]: expected a list"),
     ],
 )
 def test_labels_that_do_not_fit_the_given_classes_are_refused(classes, message):

@@ -166,6 +166,8 @@ def encode_labels(y: Array, classes: Array | None = None) -> tuple[NDArray[np.in
     >>> codes.tolist(), classes.tolist()
     ([0, -1, 1], ['cat', 'dog'])
     """
+    if classes is not None and classes.ndim != 1:
+        raise ValueError(f"classes={classes.tolist()!r}: expected a list of the classes, such as [0, 1].")
     unlabeled = is_unlabeled(y)
     if unlabeled.all():
         raise ValueError(
