@@ -138,6 +138,14 @@ class TestWarmStart:
         model.fit(DIABETES[:200], PROGRESSION[:200])
         assert (model.target_mean_, model.target_deviation_) == scale_before
 
+    def test_rows_of_every_fit_are_of_a_known_scale(self):
+        model = classifier(warm_start=True).fit(IRIS, SEEN)
+        known = model.input_range_
+        model.fit(0.2 * IRIS, SEEN)
+        assert model.input_range_ == known
+        assert model.predict(5 * IRIS).shape == (150,)  # a warning would be an error here
+        assert model.set_params(warm_start=False).fit(0.2 * IRIS, SEEN).input_range_ != known
+
     def test_noise_and_costs_may_change_while_it_goes_on(self, tmp_path):
         model = classifier(warm_start=True).fit(IRIS, SEEN)
         model.set_params(noise=0.1, costs=(1.0, 0.5)).fit(IRIS, SEEN)

@@ -166,17 +166,25 @@ def _listed(named: list[str], n_found: int) -> str:
     return ", ".join(named) + more
 
 
-def range_to_keep(X: NDArray[Any], preprocess: str) -> tuple[float, float] | None:
+def range_to_keep(
+    X: NDArray[Any], preprocess: str, earlier: tuple[float, float] | None = None
+) -> tuple[float, float] | None:
     """The smallest and the largest value of training rows as a ladder takes them; None of whitened ones.
 
-    However bright images are, they are the same to whitening.
+    However bright images are, they are the same to whitening. A ladder that goes on knows the range of its earlier rows
+    too.
 
     Examples
     --------
     >>> range_to_keep(np.array([[0.0, 0.5], [1.0, 0.25]]), "none")
     (0.0, 1.0)
+    >>> range_to_keep(np.array([[0.25, 2.0]]), "none", earlier=(0.0, 1.0))
+    (0.0, 2.0)
     """
-    return None if preprocess == "whiten" else (float(X.min()), float(X.max()))
+    if preprocess == "whiten":
+        return None
+    lowest, highest = float(X.min()), float(X.max())
+    return (lowest, highest) if earlier is None else (min(lowest, earlier[0]), max(highest, earlier[1]))
 
 
 def warn_of_other_scale(

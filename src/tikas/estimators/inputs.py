@@ -85,7 +85,8 @@ class TakesRows(BaseEstimator):  # type: ignore[misc]
         self.preparation_ = self._fit_preparation(rows)
         if self.preparation_ is not None:
             rows = self.preparation_(torch.from_numpy(rows)).numpy()
-        self.input_range_ = range_to_keep(rows, self.preprocess)
+        earlier = self.input_range_ if self.warm_start else None
+        self.input_range_ = range_to_keep(rows, self.preprocess, earlier)
         shaped = isinstance(self.network, nn.Module) or self._takes_maps
         return rows if shaped else rows.reshape(len(rows), -1)
 
