@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
+from sklearn.base import clone
 from sklearn.datasets import load_diabetes, load_iris
 from sklearn.preprocessing import scale
 
@@ -132,6 +133,14 @@ class TestRoundTrip:
         assert [line["epoch"] for line in again.history_] == [1, 2, 3, 4]
         assert_array_equal(again.predict(X), model.predict(X))
         assert_array_equal(tikas.load(again.save(tmp_path / "model")).predict(X), model.predict(X))
+
+    def test_classes_in_an_order_of_their_own_keep_it_in_another_fit(self, tmp_path):
+        names = np.array(["one", "two", "three"], dtype=object)
+        model = LadderClassifier(**QUICK, classes=names).fit(IRIS, names[SPECIES])
+        again = tikas.load(model.save(tmp_path / "model"))
+        assert again.set_params(warm_start=True).fit(IRIS, names[SPECIES]).classes_.tolist() == names.tolist()
+        assert clone(again).fit(IRIS, names[SPECIES]).classes_.tolist() == names.tolist()
+        assert tikas.load(LadderClassifier(**QUICK).fit(IRIS, SPECIES).save(tmp_path / "model")).classes is None
 
     def test_the_header_is_json_that_says_what_the_model_is(self, whole):
         _, header = open_up(whole)
@@ -263,6 +272,7 @@ class TestRefusal:
             ({"classes": ["a", "b", "c" * 20_000_000], "class_kind": "U"}, "a name of 20000000 characters"),
             ({"class_kind": "m"}, "no classes of kind 'm'"),
             ({"class_kind": "U"}, "not different values of kind 'U'"),
+            ({"classes": ["a", 1, 2], "class_kind": "O"}, "not different values of kind 'O'"),
             ({"columns": ["a", "b"]}, "its columns do not fit"),
             ({"columns": "abcd"}, "its columns do not fit"),
             ({"columns": [1, 2, 3, 4]}, "its columns do not fit"),

@@ -219,6 +219,7 @@ def _classes(header: Mapping[str, Any], outputs: int) -> NDArray[Any]:
     _require(header["class_kind"] in CLASS_DTYPES, f"there are no classes of kind {header['class_kind']!r}")
     classes: NDArray[Any] = np.array(names, dtype=CLASS_DTYPES[header["class_kind"]])
     good = classes.tolist() == names and len(set(names)) == len(names)
+    good = good and (classes.dtype.kind != "O" or all(isinstance(name, str) for name in names))
     _require(good, f"its classes are not different values of kind {header['class_kind']!r}")
     return classes
 

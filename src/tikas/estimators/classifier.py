@@ -279,3 +279,5 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
     def _take_meaning(self, fitted: Fitted) -> None:
         assert fitted.classes is not None
         self.classes_ = fitted.classes
+        if not np.array_equal(self.classes_, np.unique(self.classes_)):  # another fit is to keep their order
+            self.classes = self.classes_.tolist()
