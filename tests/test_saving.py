@@ -526,10 +526,19 @@ class TestFailedSave:
         with pytest.raises(NotAModelError, match="damaged, its checksum is another"):
             tikas.load(path)
 
+    def test_a_model_whose_header_was_damaged_is_refused(self, model, tmp_path):
+        path = model.save(tmp_path / "model")
+        written = path.read_bytes()
+        damaged = written.replace(b'learning_rate\\": 0.005', b'learning_rate\\": 0.004')
+        assert damaged != written
+        path.write_bytes(damaged)
+        with pytest.raises(NotAModelError, match="damaged, its checksum is another"):
+            tikas.load(path)
+
     def test_a_file_from_before_there_were_checksums_is_read(self, model, tmp_path):
         path = model.save(tmp_path / "model")
         written = path.read_bytes()
-        path.write_bytes(written.replace(b'"crc32"', b'"other"'))
+        path.write_bytes(written.replace(b'"checksum"', b'"nochecks"'))
         assert_array_equal(tikas.load(path).predict(IRIS), model.predict(IRIS))
 
     def test_a_new_file_has_the_usual_permissions_and_an_old_one_keeps_its_own(self, model, tmp_path):

@@ -15,7 +15,7 @@ from uuid import uuid4
 import torch
 from torch import Tensor
 
-FORMAT, CHECKSUM = "tikas", "crc32"
+FORMAT, CHECKSUM = "tikas", "checksum"
 MOST_HEADER_BYTES = 100_000_000
 
 
@@ -44,7 +44,8 @@ def write(path: str | Path, tensors: Mapping[str, Tensor], header: Mapping[str, 
 
     path = Path(path)
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    payload = save(plain, {FORMAT: json.dumps(header, sort_keys=True), CHECKSUM: checksum(plain)})
+    text = json.dumps(header, sort_keys=True)
+    payload = save(plain, {FORMAT: text, CHECKSUM: checksum(text, plain)})
     try:
         replace_file(path, payload)
     except OSError as error:
@@ -115,36 +116,36 @@ def read(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise FileNotFoundError(f"{path}: there is no such file. Give the path of a model that tikas saved.")
     if not path.is_file():
         raise NotAModelError(f"{path}: not a file. Give the path of a model that tikas saved.")
-    header, expected = _read_metadata(path)
+    text, header, expected = _read_metadata(path)
     try:
         tensors = load(path.read_bytes())
     except (SafetensorError, ValueError, LookupError, TypeError, RuntimeError, OverflowError) as error:
         raise NotAModelError(
             f"{path}: damaged or truncated ({error}). Copy it again from where it was made."
         ) from error
-    if expected is not None and checksum(tensors) != expected:
+    if expected is not None and checksum(text, tensors) != expected:
         raise NotAModelError(f"{path}: damaged, its checksum is another. Copy it again from where it was made.")
     return tensors, header
 
 
-def checksum(tensors: Mapping[str, Tensor]) -> str:
-    """Of the values of all tensors, in the order of their names.
+def checksum(header: str, tensors: Mapping[str, Tensor]) -> str:
+    """Of the header and of the values of all tensors, in the order of their names.
 
     Examples
     --------
     >>> import torch
-    >>> checksum({"weight": torch.ones(2)}), checksum({"weight": torch.ones(3)})
-    ('d5065190', 'dc7c4e94')
+    >>> checksum("{}", {"weight": torch.ones(2)}), checksum('{"epoch": 3}', {"weight": torch.ones(2)})
+    ('5cebbc62', '05102498')
     """
-    total = 0
+    total = zlib.crc32(header.encode())
     for _, tensor in sorted(tensors.items()):
         if tensor.numel():
             total = zlib.crc32(tensor.flatten().view(torch.uint8).numpy().data, total)
     return f"{total:08x}"
 
 
-def _read_metadata(path: Path) -> tuple[dict[str, Any], str | None]:
-    """The header, and the checksum of the tensors; files of earlier versions have none."""
+def _read_metadata(path: Path) -> tuple[str, dict[str, Any], str | None]:
+    """The header as it was written and as what it says, and the checksum; files of earlier versions have none."""
     foreign = NotAModelError(
         f"{path}: not a model that tikas saved. Give a file written by `save` or by `tikas train`."
     )
@@ -163,7 +164,8 @@ def _read_metadata(path: Path) -> tuple[dict[str, Any], str | None]:
     try:
         described = json.loads(text)
         metadata = described.pop("__metadata__")
-        header = json.loads(metadata[FORMAT])
+        written = metadata[FORMAT]
+        header = json.loads(written)
         end = max((int(each["data_offsets"][1]) for each in described.values()), default=0)
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise foreign from error
@@ -171,4 +173,4 @@ def _read_metadata(path: Path) -> tuple[dict[str, Any], str | None]:
         raise foreign
     if path.stat().st_size < 8 + length + end:
         raise truncated
-    return header, metadata.get(CHECKSUM)
+    return written, header, metadata.get(CHECKSUM)
