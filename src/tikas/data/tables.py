@@ -6,9 +6,6 @@ import csv
 import itertools
 import math
 import os
-import re
-import shlex
-import warnings
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -22,11 +19,6 @@ from tikas.data.cells import MISSING, labels_of, number, refuse
 
 Targets = Callable[[Iterable[str]], NDArray[Any]]
 """Makes labels, or values, of the texts that stand for them in a file."""
-
-NAMELESS = re.compile(r"column \d+|Unnamed: \d+")
-"""What a column without a name is called, here and by pandas."""
-FEWEST_NUMBERED = 10
-"""Rows that are numbered by a column, and not by chance."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,35 +124,6 @@ def read_table(
     if target is not None and target in ignore:
         raise ValueError(f"The column {target!r} holds the labels, and is to be ignored too. Leave out one of the two.")
     return reader(path, target, make_targets, columns, ignore)
-
-
-def warn_of_numbered_rows(table: Table, path: str | os.PathLike[str]) -> None:
-    """Warn of columns that number the rows, as pandas writes its index: training would learn from the order of rows.
-
-    Those are whole numbers, none of them twice, that leave none out; without a name they may leave some out.
-
-    Examples
-    --------
-    >>> table = Table(np.arange(40, dtype=np.float32).reshape(20, 2) / 2, y=None, columns=("id", "size"))
-    >>> with warnings.catch_warnings(record=True, action="always") as caught:
-    ...     warn_of_numbered_rows(table, "mine.csv")
-    >>> print(caught[0].message)
-    mine.csv: the column 'id' numbers the rows, from 0 to 19, and is learnt from as any other. Ignore it (--ignore ...
-    """
-    if table.columns is None or len(table.x) < FEWEST_NUMBERED:
-        return
-    for name, column in zip(table.columns, table.x.T, strict=True):
-        ascending = np.sort(column)
-        steps = np.diff(ascending)
-        distinct = bool((ascending == np.rint(ascending)).all() and (steps > 0).all())
-        if distinct and (steps.max() == 1 or NAMELESS.fullmatch(name)):
-            warnings.warn(
-                f"{path}: the column {name!r} numbers the rows, from {ascending[0]:.0f} to {ascending[-1]:.0f}, and is "
-                f"learnt from as any other. Ignore it (--ignore {shlex.quote(name)}) unless the number says what a row "
-                "is like.",
-                UserWarning,
-                stacklevel=2,
-            )
 
 
 def _read_text(

@@ -18,6 +18,7 @@ from tikas.data.folders import read_folder
 from tikas.data.images import as_images
 from tikas.data.kinds import kind_of
 from tikas.data.labels import NO_LABEL, as_values, encode_labels, scale_of_values
+from tikas.data.numbered_rows import warn_of_numbered_rows
 from tikas.data.preparations import PREPARATIONS, Preparation
 from tikas.data.splits import Split
 from tikas.model.names import Task
@@ -144,7 +145,7 @@ def _read_table(data: str, target: str | None, task: Task, ignore: Sequence[str]
         )
     if table.y is None:
         raise ValueError(f"{data}: say which column holds the labels, with --target; rows without one leave it empty.")
-    tables.warn_of_numbered_rows(table, data)
+    warn_of_numbered_rows(table, data)
     x = table.x if table.x.ndim == 2 else as_images(table.x)
     if task == "classification":
         codes, classes = encode_labels(table.y)
