@@ -1,6 +1,7 @@
 """Ctrl-C while members train one after another: those that have learnt something are kept, the others are not."""
 
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -49,6 +50,18 @@ def press_ctrl_c(monkeypatch):
 
     monkeypatch.setattr(Fleet, "update", update)
     return left.append
+
+
+def pressed_once(function: Callable[..., object]) -> Callable[..., object]:
+    """The function, but that Ctrl-C comes when it is first called."""
+    presses = [KeyboardInterrupt]
+
+    def pressed(*arguments: object) -> object:
+        while presses:
+            raise presses.pop()
+        return function(*arguments)
+
+    return pressed
 
 
 def press_at_once(*_):
@@ -172,14 +185,7 @@ class TestTheCommandLine:
 
     def test_ends_after_the_ladder_where_ctrl_c_came_once_its_epochs_were_over(self, monkeypatch, capsys):
         """While it was calibrated: there is little left to do for the ladder, but the baseline is not wanted."""
-        finish, presses = loop._finish, [KeyboardInterrupt]
-
-        def pressed(*arguments: object) -> object:
-            while presses:
-                raise presses.pop()
-            return finish(*arguments)
-
-        monkeypatch.setattr(loop, "_finish", pressed)
+        monkeypatch.setattr(loop, "_finish", pressed_once(loop._finish))
         assert main(list(self.FLAGS)) == 130
         captured = capsys.readouterr()
         assert captured.out.count(" %") == 1
@@ -208,14 +214,7 @@ class TestTheCommandLine:
         assert tikas.load("m-interrupted.safetensors").n_iter_ == 1
 
     def test_keeps_the_ladder_where_ctrl_c_came_while_it_was_saved(self, monkeypatch, capsys):
-        write, presses = checkpoint.replace_file, [KeyboardInterrupt]
-
-        def pressed(*arguments: object) -> object:
-            while presses:
-                raise presses.pop()
-            return write(*arguments)
-
-        monkeypatch.setattr(checkpoint, "replace_file", pressed)
+        monkeypatch.setattr(checkpoint, "replace_file", pressed_once(checkpoint.replace_file))
         assert main(list(self.FLAGS)) == 130
         assert capsys.readouterr().out == "model saved to m.safetensors\n"
         assert tikas.load("m.safetensors").n_iter_ == 2
