@@ -104,7 +104,7 @@ STUDIES = (
     *study("conv-small-noise/100", _rung_noise(SMALL_BASELINE, CONV_SMALL_NOISES)),
     *study("conv-small-gamma/100", _costs(Recipe(network=("conv_small",)), ONE_TOP)),
     *study("conv-small-gamma-short/100", _costs(SHORT, SHORT_TOP), seeds=5),
-    *study("conv-small-gamma-noise/100", _rung_noise(replace(SHORT, costs=(1,)), CONV_SMALL_NOISES), seeds=5),
+    *study("conv-small-gamma-noise/100", _rung_noise(replace(SHORT, costs=(1,)), RUNG_NOISES), seeds=5),
     *study("conv-small-full/100", _costs(Recipe(network=("conv_small",), epochs=10), CONV_SMALL_FULL), seeds=2),
     *study("conv-small-top/100", _costs(SHORT, CONV_SMALL_TOP), seeds=3),
     *study("conv-small-bottom/100", _costs(SHORT, CONV_SMALL_BOTTOM), seeds=5),
