@@ -11,7 +11,7 @@ from rich.console import Console
 
 from tikas.commands.bench import Bench, bench
 from tikas.experiments import bench_suite
-from tikas.experiments.bench import Figure, Side, Timing, eager_ladder, interleave, quicker, start_fleet
+from tikas.experiments.bench import Figure, Side, Timing, eager_ladder, interleave, program_of, quicker, start_fleet
 from tikas.experiments.bench_script import run
 from tikas.experiments.bench_suite import BENCHMARKS, Plan, RivalMissingError, operations
 from tikas.experiments.ledger import Ledger
@@ -159,6 +159,17 @@ def test_convolutional_networks_are_timed_with_their_rows(monkeypatch):
     assert figure.what == name
     assert figure.ms is not None
     assert figure.details["rows"] == "10 + 10"
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_of_a_fleet_that_is_written_out_the_type_of_its_products_is_told(dtype):
+    pytest.importorskip("triton", reason="Triton is not installed on this machine")
+    from tikas.training.fused import FusedFleet
+
+    plain = start_fleet(SMALL, CPU, updates=2, shape=(7,), program="plain")
+    fleet = FusedFleet(plain.ladders, plain.streams, dtype)
+    assert program_of(fleet) == f"written out, {str(dtype).removeprefix('torch.')} products"
+    assert bench_suite._dtype_of(fleet) == dtype  # of the large product beside it
 
 
 def test_sizes_of_fleets_are_checked():
