@@ -9,7 +9,9 @@ from threading import Barrier, Event
 import numpy as np
 import pytest
 import torch
+from torch import Tensor, nn
 
+from tikas import LadderClassifier
 from tikas.data.splits import Split, split
 from tikas.data.streams import Examples
 from tikas.model.ladder import Ladder
@@ -447,6 +449,19 @@ def test_members_spread_over_devices_learn_what_they_learn_on_one(devices, own):
 def test_each_device_trains_its_share(fleets):
     train_in_groups(job(ONE_EPOCH), [CPU] * 2, None)
     assert sorted(fleets, key=len) == [SEEDS[3:], SEEDS[:3]]
+
+
+def test_modules_train_on_one_device_for_they_draw_from_generators_that_all_threads_share(monkeypatch):
+    """Besides, torch traces one module at a time: of two that were built at once, one got the other's layers."""
+    network = nn.Sequential(nn.Linear(7, 16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 3))
+    rows, labels = examples().rows.float().numpy(), np.where(np.arange(100) < 30, CLASSES, -1)
+
+    def weights(devices: int) -> list[Tensor]:
+        monkeypatch.setattr("tikas.training.fit.suitable_devices", lambda *_: [CPU] * devices)
+        classifier = LadderClassifier(network, epochs=2, n_members=4, random_state=0).fit(rows, labels)
+        return [parameter.detach() for ladder in classifier.ladders_ for parameter in ladder.parameters()]
+
+    assert all(torch.equal(*pair) for pair in zip(weights(1), weights(4), strict=True))
 
 
 def test_a_device_that_was_named_is_the_one_that_is_used():

@@ -51,7 +51,8 @@ def fit(
     start
         Ladders to go on from, instead of new ones.
     device
-        Where to train; by default on every GPU that there is, members spread over them, or else on the CPU.
+        Where to train; by default on every GPU that there is, members spread over them, or else on the CPU. A network
+        of somebody else's making trains on one GPU.
     on_epoch
         Called before the first epoch, with what the training needs, and after every epoch.
     build

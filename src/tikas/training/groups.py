@@ -36,7 +36,7 @@ def suitable_devices(asked: str | torch.device | None, members: int) -> list[tor
 
 
 def train_in_groups(job: Job, devices: Sequence[torch.device], on_epoch: Callable[[Progress], None] | None) -> Trained:
-    """Train all members: each device its share of them, in fleets that fit.
+    """Train all members: each device its share of them, in fleets that fit; networks of others' making on the first.
 
     A fleet that runs out of memory all the same is split in two, and each half goes on for itself from where the fleet
     was last kept: members learn the same in any company.
@@ -54,6 +54,8 @@ def train_in_groups(job: Job, devices: Sequence[torch.device], on_epoch: Callabl
     [2, 2]
     """
     members = len(job.seeds)
+    if len(devices) > 1 and not isinstance(job.build_member(0), Ladder):
+        devices = devices[:1]  # what others wrote draws from torch's global generators, which all threads share
     size = ceil(members / len(devices))
     shares = [list(range(first, min(first + size, members))) for first in range(0, members, size)]
     reporter, stop = _Reporter(job, on_epoch), Event()
