@@ -3,9 +3,11 @@
 import gc
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
+from threading import Barrier, BrokenBarrierError
 
 import pytest
 import torch
@@ -176,6 +178,23 @@ def test_no_tensor_is_aligned_in_a_capture_as_none_was_before_it(monkeypatch):
     before, in_capture = seen
     assert len(in_capture) == 4
     assert in_capture <= before
+
+
+@pytest.mark.usefixtures("machine")
+def test_threads_of_several_gpus_capture_one_after_the_other(monkeypatch):
+    meeting, met = Barrier(2), []
+
+    @contextmanager
+    def graph(*_: object, **__: object) -> Iterator[None]:
+        with suppress(BrokenBarrierError):
+            met.append(meeting.wait(timeout=0.5))
+        yield
+
+    monkeypatch.setattr(torch.cuda, "graph", graph)
+    fleets = [fleet_of(CapturedFleet, DENSE, 1, compiled=False) for _ in "ab"]
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda fleet: fleet.train_epoch(rates_of(fleet, own=False)), fleets))
+    assert not met
 
 
 @pytest.mark.usefixtures("machine")

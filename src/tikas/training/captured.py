@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
+from threading import Lock
 from typing import Any
 
 import torch
@@ -12,6 +13,9 @@ from tikas.model.costs import Costs
 from tikas.model.ladder import Ladder
 from tikas.training.compilers import compiled_or_plain
 from tikas.training.fleet import Fleet, own_settings, with_tensors
+
+_capturing = Lock()
+"""Of the threads of several GPUs one captures at a time: torch has no more than one capture in a process."""
 
 
 class CapturedFleet(Fleet):
@@ -100,7 +104,7 @@ class CapturedFleet(Fleet):
             here.wait_stream(lane)
         graph = torch.cuda.CUDAGraph()
         # Other threads may train on other GPUs meanwhile; what they do is none of this capture's business.
-        with torch.cuda.graph(graph, stream=lane, capture_error_mode="thread_local"):
+        with _capturing, torch.cuda.graph(graph, stream=lane, capture_error_mode="thread_local"):
             for place in range(block):
                 self.update_in_place(place)
         self.forget_warm_up()
