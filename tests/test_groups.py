@@ -502,6 +502,29 @@ def test_an_error_on_a_later_device_ends_those_before_it(monkeypatch):
         train_in_groups(job(), [CPU] * 2, None)
 
 
+def test_a_device_that_cannot_be_planned_for_ends_the_others_too(monkeypatch):
+    """One that another process has for itself, say, shows when it is asked for its memory."""
+    stopped: list[bool] = []
+
+    def plan(job: Job, members: Sequence[int], *rest: object) -> list[list[int]]:
+        if 0 in members:
+            raise RuntimeError("CUDA-capable device(s) is/are busy or unavailable")
+        return plan_groups(job, members, *rest)
+
+    def train(
+        job: Job, device: torch.device, on_epoch: Callable[[History], None], stop: Event, kept: Sequence[Kept] | None
+    ) -> Trained:
+        stopped.append(stop.wait(timeout=10))
+        return train_one_fleet(job, device, on_epoch, stop, kept)
+
+    plan_groups = groups._groups
+    monkeypatch.setattr(groups, "_groups", plan)
+    monkeypatch.setattr(groups, "train", train)
+    with pytest.raises(RuntimeError, match="busy or unavailable"):
+        train_in_groups(job(ONE_EPOCH), [CPU] * 2, None)
+    assert stopped == [True]
+
+
 @pytest.mark.parametrize("last", [SEEDS[0], SEEDS[-1]])
 def test_precision_is_afterwards_what_it_was_whichever_of_two_fleets_that_overlap_ends_last(monkeypatch, last):
     meeting, ended = Barrier(2), Event()

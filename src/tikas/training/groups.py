@@ -67,6 +67,8 @@ def train_in_groups(job: Job, devices: Sequence[torch.device], on_epoch: Callabl
                 pool.submit(_train_share, job, share, device, reporter, stop)
                 for share, device in zip(shares, devices, strict=False)
             ]
+            for future in futures:  # where one has failed, other devices need not go on
+                future.add_done_callback(lambda ended: stop.set() if ended.exception() else None)
             try:
                 done = [future.result() for future in futures]
             except KeyboardInterrupt:
@@ -98,9 +100,6 @@ def _train_share(
                     raise
                 stop.set()
                 trained = _train_group(job.of(group), device, reporter, stop)
-            except BaseException:
-                stop.set()  # other devices need not go on
-                raise
             if trained is None:
                 queue = [group[: len(group) // 2], group[len(group) // 2 :], *queue]
                 continue
