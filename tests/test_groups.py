@@ -654,6 +654,12 @@ def test_what_a_fleet_needs_is_told_before_its_first_epoch(monkeypatch):
     assert [progress.doing for progress in others] == [""] * 4
 
 
+def test_every_fleet_tells_that_it_gets_ready(monkeypatch):
+    """A smaller one is compiled and captured anew."""
+    told = [(progress.epoch, progress.doing.split(",")[0]) for progress in told_of(monkeypatch, 2.5) if progress.doing]
+    assert told == [(4 * fleet, f"getting ready: {who}") for fleet, who in enumerate(["2 members"] * 2 + ["1 member"])]
+
+
 @pytest.mark.parametrize(("room", "fleets_needed", "devices"), [(2.5, 3, 1), (5.1, 2, 2)])
 def test_epochs_count_over_all_fleets(monkeypatch, room, fleets_needed, devices):
     told = [progress for progress in told_of(monkeypatch, room, devices) if not progress.doing]

@@ -125,7 +125,8 @@ def _train_group(job: Job, device: torch.device, reporter: "_Reporter", stop: Ev
         finished += 1
         reporter(lines)
 
-    reporter.starts(members, finished)
+    if not stop.is_set():  # or it will have no epoch
+        reporter.starts(members, finished)
     try:
         trained = train(job, device, on_epoch, stop, kept)
         if job.keeping is not None and isinstance(job.keeping.store, Memory):
@@ -217,12 +218,10 @@ class _Reporter:
 
     def starts(self, members: int, epochs: int) -> None:
         with self._lock:
-            fresh = not self._done
             self._done += epochs
-            if fresh or epochs:
-                need = f"about {members * self.needed / 1e9:.2g} of {self._free / 1e9:.3g} GB"
-                behind = f", going on after epoch {epochs}" if epochs else ""
-                self._tell([], f"getting ready: {members} member{'s' * (members > 1)}, {need}{behind}")
+            need = f"about {members * self.needed / 1e9:.2g} of {self._free / 1e9:.3g} GB"
+            behind = f", going on after epoch {epochs}" if epochs else ""
+            self._tell([], f"getting ready: {members} member{'s' * (members > 1)}, {need}{behind}")
 
     def __call__(self, lines: History) -> None:
         with self._lock:
