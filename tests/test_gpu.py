@@ -17,6 +17,7 @@ from tikas.data.splits import split
 from tikas.data.streams import Examples, Streams
 from tikas.data.whitening import Whitening
 from tikas.estimators import answers
+from tikas.experiments.bench_suite import BENCHMARKS, Plan
 from tikas.model.ladder import Ladder
 from tikas.training import keeping
 from tikas.training.captured import CapturedFleet, SideBySide
@@ -206,3 +207,9 @@ def test_a_gpu_finds_the_same_whitening_in_two_seconds() -> None:
     torch.testing.assert_close(on_gpu.matrix.cpu(), on_cpu.matrix, rtol=0, atol=1e-4)
     torch.testing.assert_close(on_gpu(few), on_cpu(few), rtol=0, atol=1e-3)
     torch.testing.assert_close(on_gpu.to("cpu")(few), on_gpu(few), rtol=0, atol=1e-4)
+
+
+def test_a_benchmark_tells_what_it_timed() -> None:
+    (figure,) = BENCHMARKS["fleets"](Plan(torch.device("cuda"), quick=True, members=(2,)))
+    assert figure.details["program"] == "written out, bfloat16 products"
+    assert 0 < figure.ms < 10
