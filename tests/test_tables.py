@@ -282,6 +282,13 @@ def test_a_header_of_numbers_is_one_if_what_is_looked_for_is_in_it(write):
     assert (table.columns, table.x.tolist()) == (("1", "0"), [[6, 5]])
 
 
+def test_booleans_of_a_text_file_are_one_and_zero_as_those_of_a_parquet_file_are(write):
+    assert read_table(write("a,on\n1,True\n2,FALSE\n3, false\n")).x.tolist() == [[1, 1], [2, 0], [3, 0]]
+    table = read_table(write("True,1\nFalse,2\n"))
+    assert (table.columns, table.x.tolist()) == (None, [[1, 1], [0, 2]])
+    assert read_table(write("a,on\n1,True\n2,False\n"), target="on").y.tolist() == ["True", "False"]
+
+
 def test_columns_that_are_not_wanted_may_hold_anything(write):
     table = read_table(write("name,a,b,b,kind\nbob,1,2,3,x\n"), "kind", columns=["a"])
     assert (table.x.tolist(), table.y.tolist()) == ([[1]], ["x"])

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 MISSING = frozenset({"", "?", "NA", "N/A", "n/a", "#N/A", "<NA>", "nan", "NaN", "NAN", "NULL", "null", "None"})
 UNLABELED = MISSING | {"-1"}
+BOOLEANS = {"true": 1.0, "false": 0.0}
 IMPUTE = "Fill missing values in first (scikit-learn's SimpleImputer), or leave such rows out."
 
 
@@ -26,6 +27,18 @@ def number(text: str) -> float:
         return math.nan if "_" in text else float(text)  # Python's own way to group digits
     except ValueError:
         return math.nan
+
+
+def feature(text: str) -> float:
+    """The number that a cell of a feature column holds: a boolean is 1 or 0, as it is in Parquet files and arrays.
+
+    Examples
+    --------
+    >>> feature("2.5"), feature("True"), feature("FALSE"), feature("yes")
+    (2.5, 1.0, 0.0, nan)
+    """
+    value = number(text)
+    return BOOLEANS.get(text.strip().lower(), value) if math.isnan(value) else value
 
 
 def refuse(place: str, value: str) -> NoReturn:

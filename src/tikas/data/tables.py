@@ -15,7 +15,7 @@ from typing import Any, TextIO
 import numpy as np
 from numpy.typing import NDArray
 
-from tikas.data.cells import MISSING, labels_of, number, refuse
+from tikas.data.cells import MISSING, feature, labels_of, refuse
 
 Targets = Callable[[Iterable[str]], NDArray[Any]]
 """Makes labels, or values, of the texts that stand for them in a file."""
@@ -64,8 +64,9 @@ def read_table(
     Parameters
     ----------
     path : path
-        A ``.csv`` or ``.tsv`` file (its first line is a header if any field there is not a number), a ``.npy`` array
-        with rows first, a ``.npz`` file with the array ``x`` and perhaps ``y``, or a ``.parquet`` file.
+        A ``.csv`` or ``.tsv`` file (its first line is a header if any field there is no number or boolean), a ``.npy``
+        array with rows first, a ``.npz`` file with the array ``x`` and perhaps ``y``, or a ``.parquet`` file. Booleans
+        are 1 and 0.
     target : str, optional
         The column that holds the labels, by its name in the header; in a ``.npz`` file, the array that does, ``y``
         unless named. An empty field, ``?``, ``NA``, ``nan`` and ``-1`` mark an unlabelled row.
@@ -188,7 +189,7 @@ def _parse(
 def _is_header(fields: Sequence[str], wanted: Sequence[str]) -> bool:
     """Whether a first line names columns: a text is in it, or all names that are looked for are, be they numbers."""
     stripped = [field.strip() for field in fields]
-    if any(field not in MISSING and math.isnan(number(field)) for field in stripped):
+    if any(field not in MISSING and math.isnan(feature(field)) for field in stripped):
         return True
     return bool(wanted) and set(wanted) <= set(stripped) and len(set(stripped)) == len(stripped)
 
@@ -235,7 +236,7 @@ def _records(path: Path, file: TextIO) -> Iterator[tuple[int, list[str]]]:
 
 def _row(path: Path, line: int, fields: list[str], columns: Sequence[str] | None) -> NDArray[np.float32]:
     with np.errstate(over="ignore"):
-        row = np.array([number(field) for field in fields], dtype=np.float32)
+        row = np.array([feature(field) for field in fields], dtype=np.float32)
     if not np.isfinite(row).all():
         bad = int(np.argmin(np.isfinite(row)))
         column = f"column {bad + 1}" if columns is None else f"column {columns[bad]!r}"
