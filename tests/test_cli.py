@@ -565,6 +565,15 @@ def test_a_column_that_numbers_the_rows_is_warned_of(
         assert tikas.load(model).feature_names_in_.tolist() == ["size", "age"]
 
 
+@pytest.mark.parametrize("first", ["", "low"])
+def test_a_table_without_a_target_asks_for_it_whether_its_first_row_is_labelled_or_not(
+    first: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("mine.csv").write_text(f"a,kind\n1,{first}\n2,high\n3,low\n")
+    assert run("train", "--data", "mine.csv", *QUICK) == 2
+    assert re.search("line 2, column 'kind'.* If these are the labels, name them as the target", said(capsys))
+
+
 def test_only_tables_have_columns_to_ignore(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("train", "--ignore", "id", *QUICK) == 2
     assert said(capsys) == "tikas: --ignore id is a column of a table, and digits is none: leave --ignore out."

@@ -13,6 +13,7 @@ MISSING = frozenset({"", "?", "NA", "N/A", "n/a", "#N/A", "<NA>", "nan", "NaN", 
 UNLABELED = MISSING | {"-1"}
 BOOLEANS = {"true": 1.0, "false": 0.0}
 IMPUTE = "Fill missing values in first (scikit-learn's SimpleImputer), or leave such rows out."
+TARGET = "If these are the labels, name them as the target (--target)."
 
 
 def number(text: str) -> float:
@@ -51,12 +52,12 @@ def refuse(place: str, value: str) -> NoReturn:
     ValueError: flowers.csv, line 3, column 'width': the value is missing ('?'). Fill missing values in first ...
     """
     if value in MISSING:
-        raise ValueError(f"{place}: the value is missing ({value!r}). {IMPUTE}")
+        raise ValueError(f"{place}: the value is missing ({value!r}). {IMPUTE} {TARGET}")
     if "," in value and math.isfinite(number(value.replace(",", ".", 1))):
         raise ValueError(f"{place}: {value!r} has a comma in it. Write numbers with a decimal point, such as 12.5.")
     raise ValueError(
         f"{place}: {value!r} is not a finite number (in single precision). Features must be numbers: encode what is "
-        f"text, or ignore it (--ignore). If these are the labels, name them as the target (--target)."
+        f"text, or ignore it (--ignore). {TARGET}"
     )
 
 
