@@ -226,7 +226,7 @@ def test_a_parquet_frame_gives_rows_names_and_labels(parquet):
         (pd.DataFrame({"a": [1.0, None]}), r"row 1 \(counted from 0\), column 'a': the value is missing"),
         (pd.DataFrame({"a": pd.array([None, 1], dtype="Int64")}), r"row 0 .*column 'a': the value is missing"),
         (pd.DataFrame({"a": [1], "when": pd.to_datetime(["2015-07-09"])}), "column 'when' is of type datetime64"),
-        (pd.DataFrame({"a": [1], "kind": ["cat"]}), "column 'kind' is of type .*name it as the target"),
+        (pd.DataFrame({"a": [1], "kind": ["cat"]}), "column 'kind' is of type .*name them as the target"),
         (pd.DataFrame({"a": []}, dtype=float), r"shape \(0, 1\); expected at least one row"),
     ],
 )
@@ -280,6 +280,20 @@ def test_a_header_of_numbers_is_one_if_what_is_looked_for_is_in_it(write):
     assert read_table(path, target="2").columns == ("0", "1")
     table = read_table(path, columns=["1", "0"])
     assert (table.columns, table.x.tolist()) == (("1", "0"), [[6, 5]])
+
+
+def test_all_columns_of_text_are_named_at_once(write, parquet):
+    content = "id,born,size,city,on,kind\nx1,1999-01-01,1.5,Oulu,True,\n"
+    named = r"column 'id'.*or ignore it \(--ignore id born city\)\. If these are the labels"
+    with pytest.raises(ValueError, match=named):
+        read_table(write(content), target="kind")
+    with pytest.raises(ValueError, match=named):
+        parquet(pd.read_csv(write(content)), "kind")
+    with pytest.raises(ValueError, match=r"column 1: 'x'.*or ignore it \(--ignore\)"):
+        read_table(write("1,2\nx,y\n"))
+    names = [f"text {i}" for i in range(30)]
+    with pytest.raises(ValueError, match=r"\(--ignore 'text 0' .* 'text 19' …\)"):
+        read_table(write(",".join(names) + "\n" + ",".join("x" * 30) + "\n"))
 
 
 def test_booleans_of_a_text_file_are_one_and_zero_as_those_of_a_parquet_file_are(write):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
+import shlex
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -14,6 +15,7 @@ UNLABELED = MISSING | {"-1"}
 BOOLEANS = {"true": 1.0, "false": 0.0}
 IMPUTE = "Fill missing values in first (scikit-learn's SimpleImputer), or leave such rows out."
 TARGET = "If these are the labels, name them as the target (--target)."
+MOST_NAMED = 20
 
 
 def number(text: str) -> float:
@@ -42,8 +44,19 @@ def feature(text: str) -> float:
     return BOOLEANS.get(text.strip().lower(), value) if math.isnan(value) else value
 
 
-def refuse(place: str, value: str) -> NoReturn:
-    """Say what is wrong with a value that is no finite number, and where it stands.
+def ignoring(columns: Sequence[str]) -> str:
+    """The flag that leaves these columns out, as a shell takes it.
+
+    Examples
+    --------
+    >>> print(ignoring(["city", "date of birth"]))
+    --ignore city 'date of birth'
+    """
+    return shlex.join(["--ignore", *columns[:MOST_NAMED]]) + (" …" if len(columns) > MOST_NAMED else "")
+
+
+def refuse(place: str, value: str, texts: Sequence[str] = ()) -> NoReturn:
+    """Say what is wrong with a value that is no finite number, where it stands, and which columns hold text there.
 
     Examples
     --------
@@ -57,7 +70,7 @@ def refuse(place: str, value: str) -> NoReturn:
         raise ValueError(f"{place}: {value!r} has a comma in it. Write numbers with a decimal point, such as 12.5.")
     raise ValueError(
         f"{place}: {value!r} is not a finite number (in single precision). Features must be numbers: encode what is "
-        f"text, or ignore it (--ignore). {TARGET}"
+        f"text, or ignore it ({ignoring(texts)}). {TARGET}"
     )
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import warnings
 
 import numpy as np
 
+from tikas.data.cells import ignoring
 from tikas.data.tables import Table
 
 NAMELESS = re.compile(r"column \d+|Unnamed: \d+")
@@ -39,8 +39,8 @@ def warn_of_numbered_rows(table: Table, path: str | os.PathLike[str]) -> None:
         if distinct and (steps.max() == 1 or NAMELESS.fullmatch(name)):
             warnings.warn(
                 f"{path}: the column {name!r} numbers the rows, from {ascending[0]:.0f} to {ascending[-1]:.0f}, and is "
-                f"learnt from as any other. Ignore it (--ignore {shlex.quote(name)}) unless the number says what a row "
-                "is like.",
+                f"learnt from as any other. Ignore it ({ignoring([name])}) unless the number says what a row is "
+                "like.",
                 UserWarning,
                 stacklevel=2,
             )

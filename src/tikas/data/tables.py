@@ -15,7 +15,7 @@ from typing import Any, TextIO
 import numpy as np
 from numpy.typing import NDArray
 
-from tikas.data.cells import MISSING, feature, labels_of, refuse
+from tikas.data.cells import MISSING, TARGET, feature, ignoring, labels_of, refuse
 
 Targets = Callable[[Iterable[str]], NDArray[Any]]
 """Makes labels, or values, of the texts that stand for them in a file."""
@@ -189,9 +189,13 @@ def _parse(
 def _is_header(fields: Sequence[str], wanted: Sequence[str]) -> bool:
     """Whether a first line names columns: a text is in it, or all names that are looked for are, be they numbers."""
     stripped = [field.strip() for field in fields]
-    if any(field not in MISSING and math.isnan(feature(field)) for field in stripped):
+    if any(map(_is_text, stripped)):
         return True
     return bool(wanted) and set(wanted) <= set(stripped) and len(set(stripped)) == len(stripped)
+
+
+def _is_text(field: str) -> bool:
+    return field not in MISSING and math.isnan(feature(field))
 
 
 def _places_of(
@@ -240,7 +244,8 @@ def _row(path: Path, line: int, fields: list[str], columns: Sequence[str] | None
     if not np.isfinite(row).all():
         bad = int(np.argmin(np.isfinite(row)))
         column = f"column {bad + 1}" if columns is None else f"column {columns[bad]!r}"
-        refuse(f"{path}, line {line}, {column}", fields[bad].strip())
+        texts = [name for name, field in zip(columns or (), fields, strict=False) if _is_text(field.strip())]
+        refuse(f"{path}, line {line}, {column}", fields[bad].strip(), texts)
     return row
 
 
@@ -324,14 +329,14 @@ def _read_parquet(
     names = [str(name) for name in frame.columns]
     place = None if target is None else _place_of(target, names, path)
     features, taken = [], _places_of(columns, ignore, names, place, path)
+    others = [i for i in taken if not pd.api.types.is_numeric_dtype(frame.iloc[:, i])]
+    if others:
+        raise ValueError(
+            f"{path}, column {names[others[0]]!r} is of type {frame.iloc[:, others[0]].dtype}; expected numbers. "
+            f"Encode it as numbers, or ignore it ({ignoring([names[i] for i in others])}). {TARGET}"
+        )
     for i in taken:
         name, column = names[i], frame.iloc[:, i]
-        if not pd.api.types.is_numeric_dtype(column):
-            raise ValueError(
-                f"{path}, column {name!r} is of type {column.dtype}; expected numbers. "
-                "Encode it as numbers, ignore it (--ignore), or name it as the target (--target) if it holds the "
-                "labels."
-            )
         values = column.to_numpy(dtype=np.float64, na_value=np.nan)
         if not np.isfinite(values).all():
             bad = int(np.argmin(np.isfinite(values)))
