@@ -574,6 +574,23 @@ def test_a_table_without_a_target_asks_for_it_whether_its_first_row_is_labelled_
     assert re.search("line 2, column 'kind'.* If these are the labels, name them as the target", said(capsys))
 
 
+def test_columns_are_ignored_where_a_model_does_not_name_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    x, y = np.array([[0.0], [0.1], [0.9], [1.0]] * 10), [0, -1, -1, 1] * 10
+    classifier = tikas.LadderClassifier((8,), costs=1.0, epochs=50, batch_size=20, random_state=0)
+    classifier.fit(x, y).save("m.safetensors")
+    Path("new.csv").write_text("id,name,size\n1,bob,0.05\n2,eve,0.95\n")
+    assert run("predict", "m.safetensors", "new.csv") == 2
+    assert "ignore it (--ignore name)" in said(capsys)
+    assert run("predict", "m.safetensors", "new.csv", "--ignore", "name", "id") == 0
+    assert capsys.readouterr().out.splitlines() == ["prediction", "0", "1"]
+    classifier.fit(pd.DataFrame(x, columns=["size"]), y).save("m.safetensors")
+    assert run("predict", "m.safetensors", "new.csv", "--ignore", "size") == 2
+    assert "--ignore size: m.safetensors was trained with that column" in said(capsys)
+    Path("photos").mkdir()
+    assert run("predict", "m.safetensors", "photos", "--ignore", "id") == 2
+    assert "--ignore id is a column, and photos is a folder" in said(capsys)
+
+
 def test_only_tables_have_columns_to_ignore(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("train", "--ignore", "id", *QUICK) == 2
     assert said(capsys) == "tikas: --ignore id is a column of a table, and digits is none: leave --ignore out."

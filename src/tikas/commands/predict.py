@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from tyro.conf import Positional, arg
 
-from tikas.commands.flags import Column, Device, Flag, OptionalFile
+from tikas.commands.flags import Column, Columns, Device, Flag, OptionalFile
 from tikas.commands.outputs import complain, make_folder_of, refuse_to_replace
 
 if TYPE_CHECKING:
@@ -43,6 +43,8 @@ class Predict:
     """The rows: .csv, .tsv, .npy, .npz or .parquet; or a folder of images, in folders of their classes or not."""
     target: Column = None
     """A column of the file that holds labels: left out of the rows, and compared with what is predicted."""
+    ignore: Columns = ()
+    """Columns of the file that are not looked at. A model that names its columns looks at no others in any case."""
     probabilities: Flag = False
     """A column for each class instead of the most probable one."""
     output: OptionalFile = None
@@ -125,7 +127,10 @@ def _from_table(command: Predict, model: LadderClassifier | LadderRegressor) -> 
     names = {name for name in getattr(model, "classes_", ()) if isinstance(name, str)}
     targets = partial(labels_of, names=names) if model.task == "classification" else values_of
     columns = [str(name) for name in getattr(model, "feature_names_in_", ())]
-    table = read_table(command.file, command.target, targets, columns)
+    for name in command.ignore:
+        if name in columns:
+            raise ValueError(f"--ignore {name}: {command.model} was trained with that column. Leave --ignore out.")
+    table = read_table(command.file, command.target, targets, columns, command.ignore)
     if table.x.ndim > 2 and len(model.input_shape_) > 1:
         return _Given(table.x, table.y)  # the model sees that their layout is right
     if columns and table.columns is None:
@@ -144,6 +149,8 @@ def _from_folder(command: Predict, model: LadderClassifier | LadderRegressor) ->
 
     if command.target is not None:
         raise ValueError(f"--target {command.target} is a column, and {command.file} is a folder: leave --target out.")
+    if command.ignore:
+        raise ValueError(f"--ignore {command.ignore[0]} is a column, and {command.file} is a folder: leave it out.")
     files = find_images(command.file)
     names = [str(name) for name in getattr(model, "classes_", ())]
     labels = [file.parent.name if file.parent.name in names else None for file in files]
