@@ -7,7 +7,8 @@ import pandas as pd
 import pytest
 
 from tikas.data.cells import values_of
-from tikas.data.tables import read_table
+from tikas.data.numbered_rows import warn_of_numbered_rows
+from tikas.data.tables import Table, read_table
 
 
 @pytest.fixture
@@ -344,3 +345,16 @@ def test_columns_of_an_array_have_no_names_to_ignore_them_by(tmp_path):
 @pytest.mark.parametrize("gap", ["None", "null", "NULL", "N/A", "n/a", "<NA>", "#N/A"])
 def test_what_others_write_for_a_gap_is_no_class(write, gap):
     assert read_table(write(f"a,kind\n1,cat\n2,{gap}\n"), target="kind").y.tolist() == ["cat", None]
+
+
+@pytest.mark.parametrize("first", [0, -40, 2**24 - 60, 2**24 + 1, 202_300_001, 999_999_937])
+def test_rows_are_numbered_however_large_the_numbers_are(first):
+    order = np.random.default_rng(0).permutation(300)
+    table = Table((first + order)[:, None].astype(np.float32), y=None, columns=("id",))
+    with pytest.warns(UserWarning, match=r"the column 'id' numbers the rows, from"):
+        warn_of_numbered_rows(table, "mine.csv")
+
+
+@pytest.mark.parametrize("numbers", [np.arange(300) * 3 + 2e8, np.full(300, 2e8), np.arange(300) // 2 + 2e8])
+def test_large_numbers_do_not_number_rows_by_themselves(numbers):
+    warn_of_numbered_rows(Table(numbers[:, None].astype(np.float32), y=None, columns=("id",)), "mine.csv")

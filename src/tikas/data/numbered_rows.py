@@ -7,6 +7,7 @@ import re
 import warnings
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tikas.data.cells import ignoring
 from tikas.data.tables import Table
@@ -33,10 +34,8 @@ def warn_of_numbered_rows(table: Table, path: str | os.PathLike[str]) -> None:
     if table.columns is None or len(table.x) < FEWEST_NUMBERED:
         return
     for name, column in zip(table.columns, table.x.T, strict=True):
-        ascending = np.sort(column)
-        steps = np.diff(ascending)
-        distinct = bool((ascending == np.rint(ascending)).all() and (steps > 0).all())
-        if distinct and (steps.max() == 1 or NAMELESS.fullmatch(name)):
+        ascending = np.sort(column).astype(np.float64)
+        if _leaves_none_out(ascending) or (NAMELESS.fullmatch(name) and _are_distinct_and_whole(ascending)):
             warnings.warn(
                 f"{path}: the column {name!r} numbers the rows, from {ascending[0]:.0f} to {ascending[-1]:.0f}, and is "
                 f"learnt from as any other. Ignore it ({ignoring([name])}) unless the number says what a row is "
@@ -44,3 +43,16 @@ def warn_of_numbered_rows(table: Table, path: str | os.PathLike[str]) -> None:
                 UserWarning,
                 stacklevel=2,
             )
+
+
+def _leaves_none_out(ascending: NDArray[np.float64]) -> bool:
+    """Whether these are whole numbers that follow each other; beyond 2²⁴, as single precision rounds such numbers."""
+    rounding = float(np.spacing(np.abs(ascending).max().astype(np.float32)))
+    if rounding <= 1:
+        return _are_distinct_and_whole(ascending) and bool(np.diff(ascending).max() == 1)
+    counted = ascending[0] + np.arange(len(ascending))
+    return len(ascending) > 2 * rounding and bool((np.abs(ascending - counted) <= rounding).all())
+
+
+def _are_distinct_and_whole(ascending: NDArray[np.float64]) -> bool:
+    return bool((ascending == np.rint(ascending)).all() and (np.diff(ascending) > 0).all())
