@@ -602,8 +602,20 @@ class TestBadInput:
             model.set_params(calibration="labeled").fit(IRIS, lone)
 
     def test_sparse_rows_are_refused(self):
-        with pytest.raises(TypeError, match=r"Sparse data was passed for X, but dense data is required.*toarray"):
+        with pytest.raises(TypeError, match=r"Sparse data was passed for X, but dense.*sparse_output=False"):
             classifier().fit(scipy.sparse.csr_array(IRIS), SEEN)
+
+    @pytest.mark.parametrize(
+        ("column", "kind", "remedy"),
+        [
+            (pd.date_range("2015-07-09", periods=150), TypeError, r"\. Make numbers of dates and times"),
+            (pd.date_range("2015-07-09", periods=150, tz="UTC"), TypeError, r"'Timestamp'\. Make numbers of dates"),
+            (["red", "blue"] * 75, ValueError, r"string to float: 'red'\. Encode text as numbers"),
+        ],
+    )
+    def test_columns_that_are_no_numbers_are_refused_with_what_to_do(self, column, kind, remedy):
+        with pytest.raises(kind, match=remedy):
+            classifier().fit(pd.DataFrame(IRIS, columns=list("abcd")).assign(e=column), SEEN)
 
     def test_columns_that_are_all_constant_are_refused(self):
         with pytest.raises(ValueError, match=r"4 columns of X holds a single value in all 150 rows.*Check how"):

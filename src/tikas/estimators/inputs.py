@@ -25,11 +25,15 @@ from tikas.training.recipe import Recipe
 
 Array = NDArray[Any]
 
+DATES = "Make numbers of dates and times, such as days since the first one, or leave them out."
 REMEDIES = {
     "features as input": "Give the columns that it was fitted with, in their order.",
     "contains infinity": "Leave such rows out, or clip their values.",
     "string to float": "Encode text as numbers, for instance with scikit-learn's OneHotEncoder, or leave it out.",
     "inhomogeneous": "Give rows of equal length.",
+    "Sparse data": "In a pipeline: OneHotEncoder(sparse_output=False), or ColumnTransformer(…, sparse_threshold=0).",
+    "not be promoted": DATES,
+    "float() argument": DATES,
 }
 """What to do, where scikit-learn's own message says only what is wrong."""
 
@@ -158,11 +162,12 @@ class TakesRows(BaseEstimator):  # type: ignore[misc]
                         validate_data(self, rows.reshape(len(rows), -1), reset=True, skip_check_array=True)
                 else:
                     rows = validate_data(self, X, dtype=np.float32, order="C", reset=reset)
-        except ValueError as error:
+        except (TypeError, ValueError) as error:
             remedies = [remedy for sign, remedy in REMEDIES.items() if sign in str(error)]
             if not remedies:
                 raise
-            raise ValueError(f"{error} {remedies[0]}") from None
+            kind = TypeError if isinstance(error, TypeError) else ValueError
+            raise kind(f"{str(error).rstrip('.')}. {remedies[0]}") from None
         return np.require(rows, requirements="W")  # torch shares no memory that it may not write to
 
     def _take_shape(self, shape: tuple[int, ...]) -> None:
