@@ -275,6 +275,12 @@ def test_fields_may_be_separated_by_semicolons(write):
     assert (table.columns, table.x.tolist()) == (("a", "b"), [[1, 2.5]])
 
 
+@pytest.mark.parametrize("separator", [";", "\t"])
+def test_a_comma_within_quotes_separates_nothing(write, separator):
+    table = read_table(write(f'"size, ""cm"""{separator}b\n1{separator}2\n'))
+    assert (table.columns, table.x.tolist()) == (('size, "cm"', "b"), [[1, 2]])
+
+
 def test_a_header_of_numbers_is_one_if_what_is_looked_for_is_in_it(write):
     path = write("0,1,2\n5,6,7\n")
     assert read_table(path).columns is None

@@ -6,6 +6,7 @@ import csv
 import itertools
 import math
 import os
+import re
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 from tikas.data.cells import MISSING, TARGET, feature, ignoring, labels_of, refuse
 
+QUOTED = re.compile(r'"[^"]*"')
 Targets = Callable[[Iterable[str]], NDArray[Any]]
 """Makes labels, or values, of the texts that stand for them in a file."""
 
@@ -222,7 +224,7 @@ def _in_short(names: Sequence[str]) -> str:
 
 def _records(path: Path, file: TextIO) -> Iterator[tuple[int, list[str]]]:
     """Yield each record that is not blank, with the line it begins on."""
-    opening = file.readline()
+    opening = QUOTED.sub("", file.readline())
     file.seek(0)
     delimiter = "\t" if path.suffix.lower() == ".tsv" or ("\t" in opening and "," not in opening) else ","
     if delimiter not in opening and ";" in opening:
