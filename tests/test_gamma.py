@@ -2,6 +2,7 @@
 
 import pickle
 import re
+from collections.abc import Callable
 from copy import deepcopy
 from datetime import timedelta
 
@@ -510,6 +511,28 @@ class LastLayerFirst(nn.Module):
         return self.head(self.body(x)) if float(x.abs().max()) >= 0 else x
 
 
+class Counted(nn.Module):
+    """It asks how many rows there are, as networks with a token of the class do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.token, self.head = nn.Parameter(torch.zeros(1, 6)), nn.Linear(6, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(x + self.token.expand(len(x), -1))
+
+
+class Averaged(nn.Module):
+    """A convolution, and something that its `forward` does to the maps."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.maps, self.function = nn.Conv2d(3, 4, 1), function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(self.maps(x))
+
+
 @pytest.mark.parametrize(
     "network",
     [
@@ -520,8 +543,15 @@ class LastLayerFirst(nn.Module):
         nn.Sequential(nn.Conv2d(3, 4, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten()),
         ResNet(3, classes=4),
         Attention(classes=4),
+        Counted(),
+        Averaged(lambda maps: maps.mean((2, 3))),
+        Averaged(lambda maps: torch.mean(maps, dim=[-2, -1])),
+        Averaged(lambda maps: functional.adaptive_avg_pool2d(maps, 1).flatten(1)),
     ],
-    ids=["one layer", "compiled", "on devices", "linear", "convolution", "ResNet", "attention"],
+    ids=[
+        *("one layer", "compiled", "on devices", "linear", "convolution", "ResNet", "attention", "counted rows"),
+        *("mean", "mean by a function", "pooling by a function"),
+    ],
 )
 def test_scores_of_another_width_are_refused_at_construction_with_both_shapes(network):
     expected = "The network gives scores of shape (rows, 4), and n_classes=10 asks for (rows, 10)."
@@ -552,6 +582,8 @@ def test_what_cannot_be_told_without_rows_is_told_with_an_example_or_in_the_firs
         (nn.Sequential(nn.Conv2d(3, 4, 1), nn.AdaptiveAvgPool2d(2)), None),
         (nn.Sequential(nn.Linear(6, 4), nn.AdaptiveAvgPool1d(1)), None),
         (nn.Identity(), None),
+        (Averaged(lambda maps: maps.mean((1, 2))), None),
+        (Averaged(lambda maps: functional.adaptive_avg_pool2d(maps, 2).flatten(1)), None),
         (nn.Sequential(nn.Linear(6, 5), nn.LazyLinear(4)), 4),
         (LastLayerFirst(), None),
     ],

@@ -47,6 +47,7 @@ SOFTMAX_FUNCTIONS: dict[Any, str] = {
     "softmax": "softmax",
 }
 GLOBAL_POOLS = (nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d)
+GLOBAL_POOL_FUNCTIONS = {functional.adaptive_avg_pool2d, functional.adaptive_max_pool2d}
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d)
 
 
@@ -72,7 +73,7 @@ def width_of_output(network: nn.Module) -> int | None:
             return None if pooled or flattened else layer.out_features
         if isinstance(layer, CONVOLUTIONS):
             return layer.out_channels if pooled else None
-        if isinstance(layer, GLOBAL_POOLS) and layer.output_size in (1, (1, 1)):
+        if _pools_whole_maps(layer, node):
             pooled = True
         elif isinstance(layer, nn.Flatten) or node.target in {torch.flatten, "flatten"}:
             flattened = True
@@ -111,8 +112,32 @@ def _followed(network: nn.Module) -> tuple[nn.Module, Any]:
     return followed, output.args[0]
 
 
+def _pools_whole_maps(layer: Any, node: fx.Node) -> bool:
+    """Whether a layer, a function or a method leaves one value of every map."""
+    if isinstance(layer, GLOBAL_POOLS):
+        return layer.output_size in (1, (1, 1))
+    if node.target in GLOBAL_POOL_FUNCTIONS:
+        return _argument(node, "output_size") in (1, (1, 1), [1, 1])
+    return node.target in {torch.mean, "mean"} and _argument(node, "dim") in ((2, 3), [2, 3], (-2, -1), [-2, -1])
+
+
+def _argument(node: fx.Node, name: str) -> Any:
+    """The second argument of a call, which may be given by its name."""
+    return node.args[1] if len(node.args) > 1 else node.kwargs.get(name)
+
+
+class _Rows(fx.Proxy):
+    """A symbol that stands for two rows where a `forward` asks how many there are."""
+
+    def __len__(self) -> int:
+        return 2
+
+
 class _Follower(fx.Tracer):
     """Goes into whatever has no hooks: those of others are not for symbols."""
+
+    def proxy(self, node: fx.Node) -> fx.Proxy:
+        return _Rows(node, self)
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return super().is_leaf_module(m, module_qualified_name) or bool(m._forward_hooks or m._forward_pre_hooks)
