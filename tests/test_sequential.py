@@ -370,6 +370,14 @@ def test_a_layer_that_stands_in_several_places_counts_in_each():
     torch.testing.assert_close(ladder(rows), network(rows), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["dense", "images, odd maps, pooling rounded up"])
+def test_batch_normalisation_that_was_trained_in_several_processes_is_taken_over_too(name):
+    network, rows = trained(name)
+    network = nn.SyncBatchNorm.convert_sync_batchnorm(network)
+    ladder = Ladder.from_sequential(network, input_shape=rows.shape[1:]).eval()
+    torch.testing.assert_close(ladder(rows), network(rows), rtol=1e-5, atol=1e-5)
+
+
 def test_a_scale_of_zero_is_no_trouble():
     network, rows = trained("dense")
     with torch.no_grad():

@@ -13,7 +13,7 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from tikas.model.names import ActivationName, Padding, Rounding
 from tikas.model.specs import Conv, Dense, GlobalMeanPool, MaxPool, MeanPool, RungSpec
 
-BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.SyncBatchNorm)
 DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 WEIGHTED = (nn.Linear, nn.Conv2d)
 MONOTONE = ("relu", "leaky_relu", "tanh")

@@ -181,7 +181,7 @@ def _set_values(rung: NormalizedRung, mean: Tensor, deviation: Tensor, a: Tensor
 
 def _affine(named: Named) -> Affine:
     layer = named.layer
-    assert isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d)
+    assert isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d | nn.SyncBatchNorm)
     assert layer.running_mean is not None
     assert layer.running_var is not None
     mean, variance = layer.running_mean.double().cpu(), layer.running_var.double().cpu()
