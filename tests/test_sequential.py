@@ -386,6 +386,19 @@ def test_a_scale_of_zero_is_no_trouble():
     torch.testing.assert_close(Ladder.from_sequential(network).eval()(rows), network(rows), rtol=1e-5, atol=1e-5)
 
 
+def test_a_channel_that_is_silent_on_the_rows_is_exact_where_it_is_not():
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Conv2d(2, 4, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()).eval()
+    with torch.no_grad():
+        network[0].weight.mul_(0.01)
+        network[0].bias[:2] = -0.05
+    ladder = Ladder.from_sequential(network, input_shape=(2, 9, 9), rows=IMAGES).eval()
+    others = 10 * IMAGES
+    assert not network(IMAGES)[:, :2].any()
+    assert network(others)[:, :2].any()
+    torch.testing.assert_close(ladder(others), network(others), rtol=1e-5, atol=1e-5)
+
+
 def test_dropout_is_left_out_with_a_word():
     network, rows = trained("dense")
     dropping = nn.Sequential(nn.Dropout(0.2), *network[:3], nn.Sequential(nn.Dropout(0.5), *network[3:])).eval()

@@ -167,16 +167,24 @@ def _set_values(rung: NormalizedRung, mean: Tensor, deviation: Tensor, a: Tensor
     if isinstance(rung, DenseRung | ConvRung) and rung.gamma is None:
         rung.weight[a < 0] *= -1
         mean, a = torch.where(a < 0, -mean, mean), a.abs()
+    if rung.beta is not None:
+        deviation, a = _away_from_zero(deviation, a)
     rung.mean.copy_(mean)
     rung.deviation.copy_(deviation)
     if rung.beta is None:
         return Difference(a, c)
-    a = torch.where(a.abs() < SMALLEST_SCALE, SMALLEST_SCALE, a)
     rung.beta.copy_(c / a)
     if rung.gamma is None:
         return Difference(a, torch.zeros_like(c))
     rung.gamma.copy_(a)
     return Difference(torch.ones_like(a), torch.zeros_like(c))
+
+
+def _away_from_zero(deviation: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
+    """A larger deviation where the scale is too small, so that a·z stays what it is; none where the scale is zero."""
+    least = torch.full_like(a, SMALLEST_SCALE).copysign(a)
+    kept = torch.where(a.abs() < SMALLEST_SCALE, least, a)
+    return torch.where(a == 0, deviation, deviation * kept / a), kept
 
 
 def _affine(named: Named) -> Affine:
