@@ -63,7 +63,7 @@ def test_quoted_figures_stand_beside_the_measured_rows_and_cannot_be_run() -> No
     }  # fmt: skip
     assert all(row.source for row in quoted)
     measured = [row for table in TABLES for row in table.rows if isinstance(row, Row)]
-    assert len(measured) == 4 + 1 + 4 + 2 + 5 + 5
+    assert len(measured) == 4 + 2 + 6 + 2 + 5 + 5
 
 
 @pytest.mark.parametrize(
@@ -110,9 +110,9 @@ def test_the_command_line_starts_from_the_papers_own_settings() -> None:
         assert preset_for(["train", "--data", data]) == CELL[cell].recipe
 
 
-def test_the_ladders_at_100_labels_have_forty_seeds() -> None:
+def test_the_ladders_at_50_and_100_labels_have_forty_seeds() -> None:
     forty = {cell.name for table in TABLES for cell in table.cells if cell.seeds == 40}
-    assert forty == {"table1/full/100", "table1/bottom/100", "text/full/50"}
+    assert forty == {"table1/full/100", "table1/bottom/100", "text/full/50", "text/full-chosen/50"}
 
 
 def test_final_runs_hold_out_no_rows_and_studies_hold_out_ten_thousand() -> None:
