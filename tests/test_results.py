@@ -314,6 +314,19 @@ def test_the_list_names_every_cell_with_what_is_measured_of_it(
     assert "missing" in lines["table1/full/100"]
 
 
+@pytest.mark.parametrize("names", [(), ("all",)], ids=["without names", "all"])
+def test_the_list_is_of_the_epochs_and_seeds_that_are_asked_for(
+    names: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cell = CELL["table1/full/1000"]
+    append(tmp_path / "paper.jsonl", record(cell, 0, 0.9))
+    whole = record(cell, 0, 14.6)
+    append(tmp_path / "smoke.jsonl", {**whole, "recipe": {**whole["recipe"], "epochs": 3}})
+    assert reproduce(Reproduce(names, list=True, epochs=3, seeds=2, results=tmp_path)) == 0
+    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
+    assert " ".join(lines[cell.name].split()[1:]) == "1 of 2 measured 14.60 paper 0.84 ± 0.08"
+
+
 def test_a_command_runs_what_its_names_ask_for_and_goes_on_where_it_stopped(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -89,7 +89,6 @@ def reproduce(command: Reproduce) -> int:
     0
     """
     from tikas.experiments.ledger import Ledger
-    from tikas.experiments.tasks import TASKS
 
     tasks = _tasks(command)
     page = command.results / "README.md"
@@ -98,7 +97,7 @@ def reproduce(command: Reproduce) -> int:
     ledger = Ledger.read(command.results, command.records)
     code = 0
     if command.list:
-        print("\n".join(_listing(tasks or TASKS, ledger)))
+        print("\n".join(_listing(tasks, ledger, command.seeds)))
     elif tasks:
         make_folder_of(command.records, "--out")
         code = _measure(command, tasks, ledger)
@@ -113,6 +112,8 @@ def _tasks(command: Reproduce) -> list[Task]:
 
     named = select(TASKS, [name for name in command.names if name != "all"])
     chosen = [task for task in TASKS if task in named or ("all" in command.names and task in CELLS)]
+    if command.list and not command.names:
+        chosen = [*TASKS]
     return [shortened(task, command.epochs) for task in chosen]
 
 
@@ -162,18 +163,18 @@ def _in_words(outcome: Outcome, out: Path) -> str:
     return f"{outcome.measured} member{plural} measured{where}{before}{failed}"
 
 
-def _listing(tasks: Iterable[Task], ledger: Ledger) -> list[str]:
-    """A line for every task: its name, how many of its seeds are there, and the published figure."""
+def _listing(tasks: Iterable[Task], ledger: Ledger, seeds: int | None) -> list[str]:
+    """A line for every task: its name, how many seeds are there of those that are wanted, and the published figure."""
     from tikas.experiments.cells import Cell
     from tikas.experiments.readings import in_words, reading
 
     lines = []
     for task in tasks:
         found = reading(task, ledger)
-        done = 0 if found is None else len(found.errors)
+        done, wanted = 0 if found is None else len(found.errors), task.seeds if seeds is None else seeds
         published = f"paper {in_words(task.published)}" if isinstance(task, Cell) and task.published else ""
         measured = "missing" if found is None else f"measured {in_words(found.summary)}"
-        lines.append(f"{task.name:<44}{done:>4} of {task.seeds:<4}{measured:<26}{published}".rstrip())
+        lines.append(f"{task.name:<44}{done:>4} of {wanted:<4}{measured:<26}{published}".rstrip())
     return lines
 
 
