@@ -608,6 +608,15 @@ def test_records_that_would_have_no_place_are_found_before_the_work(
     assert f"--out {out}: its folder cannot be made" in capsys.readouterr().err
 
 
+def test_what_fails_for_one_cause_is_told_once_with_every_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = str(tmp_path / "none")
+    assert main(["reproduce", "table1/gamma", "--results", str(tmp_path), "--data-dir", folder, "--quiet"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"tikas: table1/gamma/100, table1/gamma/1000, table1/gamma/all: {folder} is not a folder")
+
+
 def test_a_page_has_the_records_that_went_elsewhere_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cell = next(task for task in TASKS if task.name == "curve/5")
     out = tmp_path / "elsewhere.jsonl"

@@ -135,8 +135,8 @@ def _measure(command: Reproduce, tasks: list[Task], ledger: Ledger) -> int:
         tell=partial(print, flush=True),
     )
     print(_in_words(outcome, command.records))
-    for name, error in outcome.failures:
-        complain(f"{name}: {error}")
+    for message, names in _names_by_message(outcome.failures).items():
+        complain(f"{', '.join(names)}: {message}")
     if outcome.interrupted:
         complain(
             "interrupted; the same command goes on with what has no record yet, from where it was last kept "
@@ -144,6 +144,14 @@ def _measure(command: Reproduce, tasks: list[Task], ledger: Ledger) -> int:
         )
         return INTERRUPTED
     return FAILED if outcome.failures else 0
+
+
+def _names_by_message(failures: Iterable[tuple[str, Exception]]) -> dict[str, list[str]]:
+    """One cause, such as data that is not there, may fail all of them, and is told once."""
+    names: dict[str, list[str]] = {}
+    for name, error in failures:
+        names.setdefault(str(error), []).append(name)
+    return names
 
 
 def _rows(task: Task, command: Reproduce) -> Rows:
