@@ -93,6 +93,13 @@ def test_quotations_are_marked_and_never_in_the_place_of_a_measurement() -> None
     assert "| *DGN* (quoted: Kingma et al. 2014) | *3.33 ± 0.14* | *2.40 ± 0.02* | *0.96* |" in page
 
 
+def test_quotations_have_no_digit_that_was_not_published() -> None:
+    page = results_page(Ledger())
+    assert "| *16.86* | *5.73* | *1.5* |" in page
+    assert "| *16.81* | *5.38* | *1.40* |" in page
+    assert "| *31.9* |  |" in page
+
+
 def test_the_order_of_the_denoising_functions_is_told_once_all_are_measured() -> None:
     means = {"g": 0.9, "g1": 1.0, "g2": 1.7, "g3": 1.3, "g4": 1.6}
     cells = {name: CELL[f"table4/{name}/1000"] for name in means}

@@ -15,17 +15,18 @@ from tikas.training.recipe import Recipe
 class Published:
     """A figure that was published: test error in percent, its deviation over the runs, and how many runs there were.
 
-    A deviation or a number of runs that was not given is None.
+    A deviation or a number of runs that was not given is None; `places` are those behind the point.
 
     Examples
     --------
     >>> Published(1.06, 0.37, runs=40), Published(0.36).deviation
-    (Published(mean=1.06, deviation=0.37, runs=40), None)
+    (Published(mean=1.06, deviation=0.37, runs=40, places=2), None)
     """
 
     mean: float
     deviation: float | None = None
     runs: int | None = None
+    places: int = 2
 
 
 @dataclass(frozen=True)

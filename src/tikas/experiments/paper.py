@@ -27,7 +27,7 @@ TABLE_1 = Table(
         Quotation(
             "Semi-sup. Embedding",
             "Weston et al. 2012",
-            {"100": Published(16.86), "1000": Published(5.73), "all": Published(1.5)},
+            {"100": Published(16.86), "1000": Published(5.73), "all": Published(1.5, places=1)},
         ),
         Quotation(
             "Transductive SVM (with all labels: SVM)",
@@ -185,7 +185,7 @@ TABLE_3 = Table(
     ("4000", "all"),
     (
         Quotation("All-Convolutional ConvPool-CNN-C", "Springenberg et al. 2014", {"all": Published(9.31)}),
-        Quotation("Spike-and-Slab Sparse Coding", "Goodfellow et al. 2012", {"4000": Published(31.9)}),
+        Quotation("Spike-and-Slab Sparse Coding", "Goodfellow et al. 2012", {"4000": Published(31.9, places=1)}),
         row(
             "Baseline: Conv-Large, supervised only",
             Cell("table3/large-baseline/4000", LARGE_BASELINE, Published(23.33, 0.61, 4), seeds=4),

@@ -110,7 +110,8 @@ def _table_section(table: Table, ledger: Ledger) -> str:
 def _layout_row(row: Row | Quotation, table: Table, ledger: Ledger) -> list[str]:
     if isinstance(row, Quotation):
         figures = (row.figures.get(column) for column in table.columns)
-        return [f"*{row.title}* (quoted: {row.source})", *(f"*{in_words(each)}*" if each else "" for each in figures)]
+        quoted = (f"*{in_words(each, each.places)}*" if each else "" for each in figures)
+        return [f"*{row.title}* (quoted: {row.source})", *quoted]
     by_column = {cell.column: cell for cell in row.cells}
     return [row.title, *(_layout_cell(by_column.get(column), ledger) for column in table.columns)]
 
