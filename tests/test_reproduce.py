@@ -589,6 +589,21 @@ def test_a_revision_says_whether_files_that_git_knows_have_changes_beside_record
     assert revision() == "a copy"
 
 
+@pytest.mark.parametrize(
+    "task", [CELL, SETTING, Rival("rivals/50/svm", 50, {"C": 10}, data="digits")], ids=lambda task: task.name
+)
+def test_a_record_has_the_revision_that_its_run_began_with(
+    task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def changed_meanwhile(_: Task) -> Rows:
+        monkeypatch.setenv("TIKAS_REVISION", "later")
+        return DIGIT_ROWS
+
+    monkeypatch.setenv("TIKAS_REVISION", "begun with")
+    reproduce([task], Ledger(), tmp_path / "paper.jsonl", changed_meanwhile, seeds=1)
+    assert [record["revision"] for record in read(tmp_path / "paper.jsonl")] == ["begun with"]
+
+
 # The command.
 
 

@@ -14,7 +14,7 @@ from tikas.experiments.appendix import build_for
 from tikas.experiments.cells import Cell
 from tikas.experiments.ledger import Key, Ledger
 from tikas.experiments.protocol import Setting, training_rows, try_settings
-from tikas.experiments.records import append, errors_of, member_record
+from tikas.experiments.records import append, errors_of, member_record, revision
 from tikas.experiments.rivals import Rival, measure_rival
 from tikas.experiments.rows import Rows
 from tikas.experiments.run import measure
@@ -106,6 +106,7 @@ def reproduce(
     (2, 0, 2)
     """
     outcome, asked_for = Outcome(), set[tuple[Key, int]]()
+    begun_with = revision()  # what runs was loaded by now; the tree may change under it
     for family in families(tasks):
         missing: list[Member] = []
         for task in family:
@@ -121,7 +122,8 @@ def reproduce(
             records: list[Mapping[str, Any]] = []
             try:
                 with watch(title_of(fleet)) as on_epoch:
-                    for record in _measure(fleet, load(fleet[0].task), device, on_epoch, out.parent / UNFINISHED):
+                    for found in _measure(fleet, load(fleet[0].task), device, on_epoch, out.parent / UNFINISHED):
+                        record = {**found, "revision": begun_with}
                         _write(out, record)
                         ledger.enter(record)
                         records.append(record)
