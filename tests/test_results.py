@@ -187,6 +187,8 @@ def test_the_autoencoder_is_compared_with_the_baseline_as_measured() -> None:
     assert judgement is not None
     assert judgement.verdict == "compatible"
     assert reading(CELL["appendix/rung4/100"], ledger) is None
+    shown = "**21.13 ± 0.71**, compatible<br>against `table1/baseline/100` |"
+    assert f"| Decoder on rung 3 (250 units) | {shown}" in results_page(ledger)
 
 
 def test_a_study_chooses_only_when_all_of_its_settings_were_tried() -> None:

@@ -69,10 +69,11 @@ cells were searched for after test errors of their model were known, by held-out
 paper's own settings stand beside them.
 
 The interval holds the true mean with 95 % confidence (Student's t). The verdict compares the measured mean with the
-published one by Welch's test, two-sided at {100 * LEVEL:g} % for each cell by itself: *better* and *worse* are
-differences that chance would hardly make, *compatible* is the rest, and *untested* are single runs on both sides. Where
-one side is a single run, the other's deviation stands in for its own (Student's test). The paper's number of runs is
-10, 40 for the ladders at 100 labels, 4 on CIFAR-10 and 1 for the convolutional references with all labels.
+published one, or where there is none with that of the cell it is *against*, by Welch's test, two-sided at
+{100 * LEVEL:g} % for each cell by itself: *better* and *worse* are differences that chance would hardly make,
+*compatible* is the rest, and *untested* are single runs on both sides. Where one side is a single run,
+the other's deviation stands in for its own (Student's test). The paper's number of runs is 10, 40 for the ladders at
+100 labels, 4 on CIFAR-10 and 1 for the convolutional references with all labels.
 
 Statistics for prediction come from all training rows. The paper's authors took them from the labelled rows alone: those
 errors are in the column *labelled rows' statistics*, and the verdict does not use them. Seconds are a fleet's wall
@@ -123,7 +124,11 @@ def _layout_cell(cell: Cell | None, ledger: Ledger) -> str:
     judgement = judge(found, reference(cell, ledger, BY_NAME))
     measured = f"**{in_words(found.summary)}**" if found else MISSING
     compared = f", {judgement.verdict}" if judgement else ""
-    return f"{measured}{compared}<br>{in_words(cell.published) if cell.published else 'no figure'}"
+    return f"{measured}{compared}<br>{_compared_with(cell)}"
+
+
+def _compared_with(cell: Cell) -> str:
+    return in_words(cell.published) if cell.published else f"against `{cell.against}`"
 
 
 def _order(table: Table, column: str, ledger: Ledger) -> str:
@@ -160,8 +165,7 @@ def _details(cells: Iterable[Cell], ledger: Ledger) -> str:
     for cell in cells:
         found, against = reading(cell, ledger), reference(cell, ledger, BY_NAME)
         judgement = judge(found, against)
-        paper = in_words(cell.published) if cell.published else f"against `{cell.against}`"
-        rows.append([f"`{cell.name}`", paper, *_figures(found, cell.seeds, judgement), *_beside(found)])
+        rows.append([f"`{cell.name}`", _compared_with(cell), *_figures(found, cell.seeds, judgement), *_beside(found)])
     return markdown_table([*header, "labelled rows' statistics", "seconds", "hardware"], rows)
 
 
