@@ -4,6 +4,7 @@ import builtins
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,10 @@ from scipy import stats
 
 from tikas.cli import main
 from tikas.commands.reproduce import Reproduce, reproduce
-from tikas.experiments.cells import Cell, Published
+from tikas.experiments.cells import Cell, Published, Table
 from tikas.experiments.compare import Summary, p_value, verdict
 from tikas.experiments.ledger import Ledger
+from tikas.experiments.paper import TABLES
 from tikas.experiments.readings import chosen, judge, reading, reference
 from tikas.experiments.records import append
 from tikas.experiments.rivals import RIVALS
@@ -237,6 +239,20 @@ def test_pictures_have_the_same_bytes_every_time(tmp_path: Path) -> None:
     for name in names:
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "other" / name).read_bytes()
     assert len((tmp_path / "one" / "table1.svg").read_bytes()) < 100_000
+
+
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
+def test_figures_along_an_axis_stand_apart(table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    figures = list[Any]()
+    figure = pytest.importorskip("matplotlib.figure").Figure
+    monkeypatch.setattr(figure, "savefig", lambda self, *_, **__: (self.draw_without_rendering(), figures.append(self)))
+    draw({"table.svg": table}, Ledger.read(RESULTS), tmp_path)
+    for axes in figures[0].axes:
+        low, high = axes.get_xlim()
+        ticks = zip(axes.get_xticks(), axes.get_xticklabels(), strict=True)
+        boxes = [label.get_window_extent() for value, label in ticks if low <= value <= high]
+        assert len(boxes) >= 2
+        assert all(left.x1 < right.x0 for left, right in pairwise(boxes)), axes.get_title()
 
 
 def test_where_the_paper_has_no_figure_nothing_is_said_to_be_its_own(tmp_path: Path) -> None:

@@ -160,12 +160,12 @@ def _left(cell: Cell) -> float:
 
 
 def _log_ticks(axes: Axes) -> None:
-    from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
+    from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator, StrMethodFormatter
 
     axes.set_xscale("log")
     low, high = axes.get_xlim()
-    wide = high / low > 5
-    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if wide else (1, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8, 9)))
+    few = MaxNLocator(4, steps=(1, 2, 5, 10))
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)) if high / low > 5 else few)
     axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
     axes.xaxis.set_minor_locator(NullLocator())
 
