@@ -39,8 +39,8 @@ class Recipe:
     """
 
     data: str = "mnist"
-    """Where the rows come from: digits, mnist, fashion-mnist, cifar10, the path of a table or of a folder of images, or
-    a name for arrays."""
+    """Where the rows come from: digits, mnist, fashion-mnist, cifar10, or the path of a table or of a folder of
+    images."""
     labels: int | Literal["all"] = 100
     """How many labels are used, balanced over the classes, or all that there are."""
     validation: int = 0
