@@ -220,11 +220,14 @@ def _train_epoch(fleet: Fleet, job: Job, epoch: int) -> History:
 
 
 def _rates(recipes: Sequence[Recipe], first: int, updates: int) -> Tensor:
-    """The learning rate of each update of an epoch and each member, ``(updates, members)``."""
-    return torch.tensor(
-        [[recipe.rate(first + update, recipe.epochs * updates) for recipe in recipes] for update in range(updates)],
-        dtype=torch.float64,
-    )
+    """The learning rate of each update of an epoch and each member, ``(updates, members)``; of a schedule once."""
+    schedules = {(recipe.learning_rate, recipe.annealed): recipe for recipe in recipes}
+    rates = {
+        schedule: [recipe.rate(first + update, recipe.epochs * updates) for update in range(updates)]
+        for schedule, recipe in schedules.items()
+    }
+    columns = [rates[recipe.learning_rate, recipe.annealed] for recipe in recipes]
+    return torch.tensor(columns, dtype=torch.float64).T.contiguous()
 
 
 def _weights(recipe: Recipe, levels: int) -> Tensor:
