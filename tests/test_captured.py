@@ -15,6 +15,7 @@ from torch import Tensor
 
 from tikas.data.splits import split
 from tikas.data.streams import Examples, Streams
+from tikas.experiments.bench import program_of
 from tikas.model.ladder import Ladder
 from tikas.training.captured import CapturedFleet, SideBySide
 from tikas.training.engine import _launch_on_gpu, suitable_arithmetic
@@ -221,6 +222,13 @@ def test_a_fleet_goes_on_from_a_snapshot_as_if_nothing_had_been(kind, recipe, me
     assert torch.equal(costs, expected_costs)
     for ours, theirs in zip(ladders, expected, strict=True):
         assert all(torch.equal(*pair) for pair in zip(ours.parameters(), theirs.parameters(), strict=True))
+
+
+@pytest.mark.usefixtures("machine")
+@pytest.mark.parametrize(("compiled", "program"), [(False, "captured"), (True, "compiled and captured")])
+@pytest.mark.parametrize(("kind", "beside"), [(CapturedFleet, ""), (SideBySide, ", side by side")])
+def test_benchmarks_tell_what_members_run(kind, beside, compiled, program):
+    assert program_of(fleet_of(kind, IMAGES, 2, compiled=compiled)) == program + beside
 
 
 def test_members_side_by_side_take_turns_each_on_a_stream_of_its_own(machine):

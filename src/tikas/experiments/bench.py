@@ -18,7 +18,7 @@ import tikas
 from tikas.data.splits import split
 from tikas.data.streams import Examples, Streams
 from tikas.experiments.records import hardware, revision, versions
-from tikas.training.captured import CapturedFleet
+from tikas.training.captured import CapturedFleet, SideBySide
 from tikas.training.engine import UPDATES_IN_A_REPLAY, launch, suitable_arithmetic
 from tikas.training.fleet import Fleet, build_ladder
 from tikas.training.recipe import Recipe
@@ -274,6 +274,8 @@ def program_of(fleet: Fleet) -> str:
     """
     if type(fleet).__name__ == "FusedFleet":  # whose module needs Triton
         return f"written out, {str(fleet.dtype).removeprefix('torch.')} products"  # type: ignore[attr-defined]
+    if isinstance(fleet, SideBySide):
+        return f"{program_of(fleet.fleets[0])}, side by side"
     compiled = fleet.costs != fleet.ladder.costs
     if isinstance(fleet, CapturedFleet):
         return "compiled and captured" if compiled else "captured"

@@ -160,7 +160,7 @@ class SideBySide(Fleet):
         for level, name, values in own_settings(ladders):  # as tensors, or each would be compiled for itself
             for ladder, value in zip(copies, values, strict=True):
                 setattr(ladder.rungs[level], name, value)
-        self._fleets = [
+        self.fleets = [
             CapturedFleet([ladder], streams.alone(member), **settings) for member, ladder in enumerate(copies)
         ]
         self._lanes = [torch.cuda.Stream(self.device) for _ in ladders]
@@ -168,7 +168,7 @@ class SideBySide(Fleet):
     def train_epoch(self, rates: Tensor) -> Tensor:
         rates = rates.view(len(rates), -1).expand(-1, self.members)
         here = torch.cuda.current_stream(self.device)
-        epochs = [fleet.replays(rates[:, member].contiguous()) for member, fleet in enumerate(self._fleets)]
+        epochs = [fleet.replays(rates[:, member].contiguous()) for member, fleet in enumerate(self.fleets)]
         recorded: list[list[Tensor]] = [[] for _ in epochs]
         for lane in self._lanes:
             lane.wait_stream(here)
@@ -181,22 +181,22 @@ class SideBySide(Fleet):
             for lane in self._lanes:
                 here.wait_stream(lane)
         # Blocks are the lanes' memory, and go back to them: they write there again only after their next wait for here.
-        costs = [fleet.read_costs(torch.cat(blocks)) for fleet, blocks in zip(self._fleets, recorded, strict=True)]
+        costs = [fleet.read_costs(torch.cat(blocks)) for fleet, blocks in zip(self.fleets, recorded, strict=True)]
         return torch.stack(costs, 1)
 
     def snapshot(self) -> dict[str, Tensor]:
-        snapshots = [fleet.snapshot() for fleet in self._fleets]
+        snapshots = [fleet.snapshot() for fleet in self.fleets]
         return {name: torch.cat([snapshot[name] for snapshot in snapshots]) for name in snapshots[0]}
 
     def go_on_from(self, snapshot: Mapping[str, Tensor], updates: int) -> None:
-        for member, fleet in enumerate(self._fleets):
+        for member, fleet in enumerate(self.fleets):
             fleet.go_on_from({name: kept[member : member + 1] for name, kept in snapshot.items()}, updates)
 
     def parts(self) -> list[Ladder]:
-        return [fleet.ladder for fleet in self._fleets]
+        return [fleet.ladder for fleet in self.fleets]
 
     def disband(self) -> list[Ladder]:
         return [
             with_tensors(ladder, {name: tensor.clone() for name, tensor in fleet.ladder.state_dict().items()})
-            for fleet, ladder in zip(self._fleets, self.ladders, strict=True)
+            for fleet, ladder in zip(self.fleets, self.ladders, strict=True)
         ]
