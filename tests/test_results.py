@@ -4,6 +4,7 @@ import builtins
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -199,7 +200,7 @@ def test_a_study_chooses_only_when_all_of_its_settings_were_tried() -> None:
         {
             "recipe": {"costs": setting.recipe.costs, "validation": 10_000},
             "seed": 0,
-            "validation_error": abs(setting.recipe.costs[0] - 2),
+            "validation_error": 1 + abs(setting.recipe.costs[0] - 2),
             "members": 1,
             "seconds": 1.0,
             "hardware": "a GPU",
@@ -214,8 +215,10 @@ def test_a_study_chooses_only_when_all_of_its_settings_were_tried() -> None:
     ten = [{**each, "seed": seed} for each in tried for seed in range(10)]
     more = [{**ten[0], "seed": seed, "validation_error": 0.0} for seed in range(10, 100)]
     assert chosen(settings, Ledger.of([*ten, *more])) == choice, "by the seeds that all of them have"
+    asks_for_more = [*settings[:-1], replace(settings[-1], seeds=11)]
+    assert chosen(asks_for_more, Ledger.of([*ten, *more])) is None, "one lacks seeds that it asks for"
     page = results_page(Ledger.of(tried))
-    assert "| **2** (chosen) | 0.000 |" in page
+    assert "| **2** (chosen) | 1.000 |" in page
 
 
 @pytest.mark.parametrize(
