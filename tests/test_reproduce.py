@@ -12,8 +12,11 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 from sklearn.semi_supervised import SelfTrainingClassifier
+from sklearn.svm import SVC
 
 from tikas.cli import main
+from tikas.data.splits import split
+from tikas.experiments import rivals
 from tikas.experiments.cells import Cell
 from tikas.experiments.ledger import Ledger, recipe_key
 from tikas.experiments.preparing import rows_for
@@ -544,6 +547,50 @@ def test_a_rival_is_shown_all_rows_or_some_with_all_labels(
     rival = Rival("rivals/50/self-training-logistic", 50, {"max_iter": 100, **rows}, data="digits")
     measure_rival(rival, 0, DIGIT_ROWS)
     assert seen == [(expected, 50)]
+
+
+def test_a_rival_is_shown_the_labels_of_its_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, fit = list[tuple[np.ndarray, np.ndarray]](), SVC.fit
+
+    def watched(model: SVC, x: np.ndarray, y: np.ndarray) -> SVC:
+        seen.append((x, y))
+        return fit(model, x, y)
+
+    monkeypatch.setattr(SVC, "fit", watched)
+    record = measure_rival(Rival("rivals/50/svm", 50, {"C": 10}, data="digits"), 3, DIGIT_ROWS)
+    labeled = split(DIGIT_ROWS.train_y, 50, seed=3).labeled
+    np.testing.assert_array_equal(seen[0][0], DIGIT_ROWS.train_x[labeled])
+    np.testing.assert_array_equal(seen[0][1], DIGIT_ROWS.train_y[labeled])
+    assert record["converged"]
+
+
+def test_other_seeds_show_a_rival_other_rows_beside_its_labels() -> None:
+    labeled = np.array([7, 3, 90])
+    one, again, other = (rivals._shown(100, labeled, 20, seed) for seed in (1, 1, 2))
+    for shown in (one, other):
+        assert len(np.unique(shown)) == 20
+        assert np.isin(labeled, shown).all()
+    np.testing.assert_array_equal(one, again)
+    assert not np.array_equal(one, other)
+
+
+def test_a_rival_that_did_not_converge_says_so() -> None:
+    rival = Rival("rivals/50/mlp", 50, {"hidden_layer_sizes": [4], "max_iter": 1}, data="digits")
+    assert not measure_rival(rival, 0, DIGIT_ROWS)["converged"]
+
+
+@pytest.mark.parametrize("rival", RIVALS, ids=lambda rival: rival.name)
+def test_a_rival_is_made_with_its_settings_and_its_seed(rival: Rival) -> None:
+    settings = {name: value for name, value in rival.settings.items() if name != "rows"}
+    made = METHODS[rival.method].make(3, settings).get_params()
+    given = {name.rpartition("__")[2]: made[name] for name in sorted(made, key=lambda name: name.count("__"))}
+    assert settings.items() <= given.items()
+    if rival.method in ("svm", "self-training-svm", "mlp"):
+        assert given["random_state"] == 3
+
+
+def test_every_rival_is_a_family_by_itself() -> None:
+    assert [len(family) for family in families(RIVALS)] == [1] * len(RIVALS)
 
 
 def test_rivals_are_measured_once_for_each_seed(tmp_path: Path) -> None:
