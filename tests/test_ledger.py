@@ -128,6 +128,23 @@ def test_a_record_from_before_there_was_a_field_counts(name: str) -> None:
     assert found.updates_seconds == pytest.approx(expected.get(name, 3.0))
 
 
+def test_errors_with_statistics_of_the_labels_are_told_of_all_members_or_of_none() -> None:
+    found = reading(CELL, Ledger.of([record(0), record(1, test_error_labeled_statistics=MISSING)]))
+    assert found is not None
+    assert (found.summary.runs, found.labeled) == (2, None)
+
+
+@pytest.mark.parametrize("error", [0, 100])
+def test_the_least_and_the_largest_error_count(error: int) -> None:
+    assert list(Ledger.of([record(test_error=error)]).members(key_of(CELL))) == [0]
+
+
+def test_settings_of_a_rival_are_the_same_in_any_order() -> None:
+    rival = RIVALS[0]
+    ledger = Ledger.of([rival_record(settings=dict(reversed(rival.settings.items())))])
+    assert list(ledger.members(key_of(rival))) == [0]
+
+
 def test_the_epochs_of_a_recipe_that_says_only_what_differs_are_the_recipes() -> None:
     shorter = {name: RECIPE[name] for name in ("labels", "costs", "noise")}
     found = reading(CELL, Ledger.of([record(recipe=shorter)]))
