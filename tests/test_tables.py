@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tikas.data.cells import values_of
+from tikas.data.cells import labels_of, values_of
 from tikas.data.numbered_rows import warn_of_numbered_rows
 from tikas.data.tables import Table, read_table
 
@@ -80,6 +80,8 @@ def test_tabs_line_ends_marks_quotes_and_blank_lines_are_understood(write, name,
         (["1_000", "1000", "1"], ["1_000", "1000", "1"], "U"),
         (["1_000", "2_000", "1_000"], ["1_000", "2_000", "1_000"], "U"),
         (["9007199254740993", "9007199254740992", "1"], ["9007199254740993", "9007199254740992", "1"], "U"),
+        (["9007199254740993", "1", "2"], ["9007199254740993", "1", "2"], "U"),
+        (["-9007199254740993", "1", "2"], ["-9007199254740993", "1", "2"], "U"),
     ],
 )
 def test_labels_become_what_all_of_them_are_and_none_where_unknown(write, labels, expected, kind):
@@ -100,11 +102,13 @@ def test_labels_become_what_all_of_them_are_and_none_where_unknown(write, labels
         ("a,b\n1,inf\n", None, r"line 2, column 'b': 'inf' is not"),
         ("a,b\n1,1e300\n", None, r"line 2, column 'b': '1e300' is not"),
         ("a,b\n1,2\n,4\n", None, r"line 3, column 'a': the value is missing \(''\).*SimpleImputer"),
+        ("a,b\n1,2\n,\n", None, r"line 3, column 'a': the value is missing"),
         ("a,b\n1,nan\n", None, r"line 2, column 'b': the value is missing"),
         ("NA,2\n3,4\n", None, r"line 1, column 1: the value is missing"),
         ('a,b\n1,"two\nlines"\n', None, r"line 2, column 'b': 'two\\nlines'"),
         ("a,b\n1,2\n\n1,2,3\n", None, r"line 4: 3 fields, but line 1 has 2"),
         ("a,b\n1\n", None, r"line 2: 1 fields, but line 1 has 2"),
+        ('a,b\n1,"2\n"\n3,x\n', None, r"line 4, column 'b': 'x' is not"),
         ('a,b\n1,"2\n', None, r"line 2: unexpected end of data. Check the quotes"),
         ("a,b,b\n1,2,3\n", None, r"rows.csv has 2 columns 'b'. Give each a name of its own"),
         ("", None, r"rows.csv is empty"),
@@ -164,6 +168,13 @@ def test_an_archive_may_name_its_arrays_otherwise(tmp_path):
     assert read_table(tmp_path / "rows.npz", target="kind").y.tolist() == [3, 4]
     np.savez(tmp_path / "only.npz", features=np.eye(2))
     assert read_table(tmp_path / "only.npz").y is None
+    np.savez(tmp_path / "more.npz", other=np.zeros((5, 5)), x=np.eye(2))
+    assert read_table(tmp_path / "more.npz").x.tolist() == [[1, 0], [0, 1]]
+
+
+def test_an_array_of_booleans_is_one_of_ones_and_zeros(tmp_path):
+    np.save(tmp_path / "rows.npy", np.eye(2, dtype=bool))
+    assert read_table(tmp_path / "rows.npy").x.tolist() == [[1, 0], [0, 1]]
 
 
 @pytest.mark.parametrize(
@@ -172,6 +183,7 @@ def test_an_archive_may_name_its_arrays_otherwise(tmp_path):
         ({"a": np.eye(2), "b": np.eye(2)}, None, "holds the arrays a, b; expected one named x"),
         ({"x": np.eye(2)}, "kind", "no array 'kind' for the target; it has x"),
         ({"x": np.eye(2), "y": np.arange(3)}, None, r"y has shape \(3,\) but there are 2 rows"),
+        ({"x": np.eye(2), "y": np.eye(2)}, None, r"y has shape \(2, 2\) but there are 2 rows"),
         ({"x": np.arange(3)}, None, r"shape \(3,\); expected rows and columns"),
         ({"x": np.empty((0, 3))}, None, r"shape \(0, 3\); expected at least one row"),
         ({"x": np.array([["a"]])}, None, "of type <U1; expected numbers"),
@@ -279,6 +291,20 @@ def test_fields_may_be_separated_by_semicolons(write):
 def test_a_comma_within_quotes_separates_nothing(write, separator):
     table = read_table(write(f'"size, ""cm"""{separator}b\n1{separator}2\n'))
     assert (table.columns, table.x.tolist()) == (('size, "cm"', "b"), [[1, 2]])
+
+
+def test_a_separator_within_a_name_is_not_the_tables(write):
+    assert read_table(write("a\tb,c\n1,2\n")).columns == ("a\tb", "c")
+    assert read_table(write("a;b,c\n1,2\n")).columns == ("a;b", "c")
+
+
+def test_a_first_row_that_repeats_a_number_is_no_header(write):
+    table = read_table(write("1,1\n2,3\n"), columns=["1"])
+    assert (table.columns, table.x.tolist()) == (None, [[1, 1], [2, 3]])
+
+
+def test_names_of_classes_stay_as_they_are_even_if_they_look_like_gaps():
+    assert labels_of(["?", "", "cat"], names=["?", "cat"]).tolist() == ["?", None, "cat"]
 
 
 def test_a_header_of_numbers_is_one_if_what_is_looked_for_is_in_it(write):
