@@ -7,7 +7,7 @@ import pytest
 from sklearn import datasets
 from sklearn.preprocessing import StandardScaler
 
-from tikas.data.preprocess import ScaleWarning, check_scale, range_to_keep, warn_of_other_scale
+from tikas.data.preprocess import ScaleWarning, check_scale, range_to_keep, warn_of_few_rows, warn_of_other_scale
 from tikas.data.sources import load
 
 NORMAL = np.random.default_rng(0).normal(size=(200, 6))
@@ -30,6 +30,13 @@ def rare_indicators():
     return (np.random.default_rng(0).random((20_000, 60)) < np.geomspace(1e-5, 0.5, 60)).astype(np.float32)
 
 
+def rarest_indicators():
+    """Most of them are one in a single row, and a hundredth as wide as the last one."""
+    X = np.eye(50_000, 5, dtype=np.float32)
+    X[::2, 4] = 1
+    return X
+
+
 @pytest.mark.parametrize(
     "X",
     [
@@ -42,7 +49,10 @@ def rare_indicators():
         pytest.param(unit_norm_embeddings(384), id="embeddings"),
         pytest.param(unit_norm_embeddings(4096), id="wide-embeddings"),
         pytest.param(rare_indicators(), id="rare-indicators"),
+        pytest.param(rarest_indicators(), id="rarest-indicators"),
         pytest.param(np.hstack([NORMAL, np.zeros((200, 3))]), id="constant-zeros"),
+        pytest.param(np.hstack([NORMAL, NORMAL[:, :1] / 200, np.zeros((200, 9))]), id="mostly-constant-zeros"),
+        pytest.param(np.hstack([NORMAL, 5 + NORMAL[:, :1] / 4]), id="not-far-from-zero"),
         pytest.param(np.random.default_rng(0).integers(1, 6, (200, 10)), id="answers-from-1-to-5"),
         pytest.param(np.ones((1, 4)), id="one-row"),
     ],
@@ -59,7 +69,8 @@ def test_the_data_that_scikit_learn_tests_with_passes_in_silence(seed):
 
 
 @pytest.mark.parametrize(
-    ("factor", "kind", "division"), [(255, np.uint8, "X / 255"), (255, float, "X / 255"), (16, int, "X / 16")]
+    ("factor", "kind", "division"),
+    [(255, np.uint8, "X / 255"), (255, float, "X / 255"), (160, int, "X / 255"), (16, int, "X / 16")],
 )
 def test_pixels_that_were_not_scaled_are_told_to_be_divided(factor, kind, division):
     (message,) = warnings_of((load("digits").train_x * factor).astype(kind))
@@ -71,6 +82,25 @@ def test_pixels_that_were_not_scaled_are_told_to_be_divided(factor, kind, divisi
 def test_scaled_pixels_given_as_images_are_flattened_first():
     (message,) = warnings_of(load("digits").train_x[:50] * 255)
     assert "run from 0 to 255," in message
+
+
+def test_pixels_are_known_beside_any_number_of_blank_ones():
+    pixels = load("digits").train_x.reshape(-1, 64) * 255
+    (message,) = warnings_of(np.hstack([pixels, np.zeros((len(pixels), 100))]))
+    assert "like pixels" in message
+
+
+def test_two_rows_have_a_scale():
+    (message,) = warnings_of(np.array([[0, 0], [255, 255]]))
+    assert "run from 0 to 255," in message
+
+
+def test_all_rows_count_however_many_there_are():
+    X = np.random.default_rng(0).normal(size=(6000, 2))
+    X[5000:, 1] *= 50
+    (message,) = warnings_of(X)
+    assert "X[:, 1]" in message
+    assert "X[:, 0]" not in message
 
 
 def test_a_few_wild_columns_are_named_with_their_deviation():
@@ -185,3 +215,26 @@ def test_a_column_in_other_units_is_named():
     odd = NORMAL.copy()
     odd[:90, 2] = 1e6  # some rows are not all
     warn_of_other_scale(odd, range_to_keep(NORMAL, "none"))
+
+
+@pytest.mark.parametrize("shift", [-1000, 1000])
+def test_rows_of_another_scale_may_lie_on_either_side(shift):
+    with pytest.warns(ScaleWarning, match="of another scale"):
+        warn_of_other_scale(NORMAL + shift, range_to_keep(NORMAL, "none"))
+
+
+def test_a_row_alone_may_be_odder_than_many():
+    far = np.full((20, 3), 6.0)  # by five times the width of the range
+    warn_of_other_scale(far[:1], (0.0, 1.0))
+    with pytest.warns(ScaleWarning, match="of another scale"):
+        warn_of_other_scale(far, (0.0, 1.0))
+
+
+def test_whitened_rows_have_no_range_to_keep():
+    assert range_to_keep(NORMAL, "whiten") is None
+
+
+def test_as_many_rows_as_a_batch_has_are_not_few():
+    warn_of_few_rows(100, 100)
+    with pytest.warns(UserWarning, match="99 rows are fewer than a batch of 100"):
+        warn_of_few_rows(99, 100)
