@@ -145,6 +145,8 @@ def test_y_has_one_item_for_each_row():
         one_for_each_row(None, 3)
     with pytest.raises(ValueError, match=r"X has 3 rows and y has 2.*-1"):
         one_for_each_row([0, 1], 3)
+    with pytest.raises(ValueError, match="X has 1 rows and y has 2"):
+        one_for_each_row([0, 1], 1)
     with pytest.raises(ValueError, match="1d array"):
         one_for_each_row([[0, 1], [1, 0]], 2)
 
@@ -154,6 +156,7 @@ def test_the_values_of_a_regression_may_be_minus_one_and_may_be_missing():
     for y in (np.array(expected), objects(0.5, None, -1), np.asarray(pd.Series([0.5, None, -1], dtype="Float64"))):
         np.testing.assert_array_equal(as_values(y), expected)
     np.testing.assert_array_equal(as_values(np.array([True, False])), [1.0, 0.0])
+    np.testing.assert_array_equal(as_values(objects(True, None, 0.5)), [1.0, NAN, 0.5])
 
 
 @pytest.mark.parametrize(

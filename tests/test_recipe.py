@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tikas import Conv, Dense, GlobalMeanPool, MaxPool
-from tikas.training.recipe import DIGITS, Recipe
+from tikas.training.recipe import DIGITS, Recipe, suitable_costs
 
 # Every field, each with a value that is not its default.
 OTHER = {
@@ -339,6 +339,8 @@ def test_a_name_that_is_not_known_is_refused(field, value):
         ("costs", None, "numbers"),
         ("labels", "ten", "a whole number, or 'all'"),
         ("learning_rate", "fast", "a number"),
+        ("learning_rate", True, "a number"),
+        ("noise", (True,), "numbers"),
     ],
 )
 def test_a_value_of_the_wrong_type_is_named_with_its_field(field, value, expected):
@@ -423,3 +425,11 @@ def test_all_or_none_of_the_updates_can_anneal(annealed, last):
     recipe = Recipe(annealed=annealed)
     assert recipe.rate(0, 60) == 0.002
     assert recipe.rate(59, 60) == pytest.approx(last)
+
+
+@pytest.mark.parametrize(
+    ("half_a_width", "costs"),
+    [(0.3, (1000, 10, 0.1)), (0.4, (391, 3.91, 0.1)), (1, (10, 1, 0.1)), (10, (0.1, 1, 0.1))],
+)
+def test_suitable_costs_fall_with_the_variance_of_the_columns_and_not_to_nothing(half_a_width, costs):
+    assert suitable_costs(np.array([[-half_a_width, 50.0], [half_a_width, 50.0 + 2 * half_a_width]])) == costs

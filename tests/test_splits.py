@@ -165,3 +165,11 @@ def test_as_many_rows_are_held_out_as_leave_each_class_one():
 def test_labels_that_are_not_classes_are_refused(y, message):
     with pytest.raises(ValueError, match=message):
         split(y, None)
+
+
+def test_hidden_are_the_known_labels_of_every_class_that_are_neither_used_nor_held_out():
+    y = np.array([0, 1, -1] * 10)
+    rows = split(y, 4, validation=3)
+    known = set(np.flatnonzero(y >= 0))
+    assert set(rows.hidden(y)) == known - set(rows.labeled) - set(rows.validation)
+    assert set(y[rows.hidden(y)]) == {0, 1}
