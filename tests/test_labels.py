@@ -70,6 +70,11 @@ def test_numbers_that_look_like_values_are_warned_of():
     encode_labels(np.arange(30).astype(str))
 
 
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_items_of_a_sequence_stay_what_they_were(kind):
+    assert as_array(kind(["cat", -1])).tolist() == ["cat", -1]
+
+
 def test_given_classes_keep_their_order():
     codes, classes = encode_labels(np.array(["low", "high", "mid"]), np.array(["low", "mid", "high"]))
     assert classes.tolist() == ["low", "mid", "high"]

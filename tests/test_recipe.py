@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tikas import Conv, Dense, GlobalMeanPool, MaxPool
-from tikas.training.recipe import DIGITS, Recipe, suitable_costs
+from tikas.training.recipe import DIGITS, Recipe, suitable_costs, suitable_epochs
 
 # Every field, each with a value that is not its default.
 OTHER = {
@@ -433,3 +433,8 @@ def test_all_or_none_of_the_updates_can_anneal(annealed, last):
 )
 def test_suitable_costs_fall_with_the_variance_of_the_columns_and_not_to_nothing(half_a_width, costs):
     assert suitable_costs(np.array([[-half_a_width, 50.0], [half_a_width, 50.0 + 2 * half_a_width]])) == costs
+
+
+def test_suitable_epochs_make_900_updates_at_the_least():
+    for rows in range(100, 900):
+        assert suitable_epochs(rows, 100) * (rows // 100) >= 900

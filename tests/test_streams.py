@@ -256,3 +256,26 @@ def test_the_global_generator_is_neither_used_nor_moved():
     other = seen_by(7, [7])
     assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_without_denoising_a_batch_has_labelled_rows_alone():
+    streams = Streams(numbered(60), [split_of(60, 9)], [0], SHAPES, 20, 10, denoising=False)
+    streams.start_epoch()
+    batch = streams.batch(0)
+    assert (streams.updates, len(batch.unlabeled), len(batch.labeled)) == (3, 0, 10)
+    assert [len(level) for level in batch.noise] == [10] * len(SHAPES)
+
+
+def test_all_of_the_examples_go_to_another_device():
+    there = numbered(6, weights=True).to(torch.device("meta"))
+    assert {there.rows.device.type, there.targets.device.type, there.weights.device.type} == {"meta"}
+
+
+def test_examples_that_were_made_in_inference_mode_are_copied_out_of_it():
+    with torch.inference_mode():
+        inside = numbered(6, weights=True)
+    outside = inside.outside_inference_mode()
+    for one, other in zip(inside, outside, strict=True):
+        if isinstance(one, torch.Tensor):
+            assert not other.is_inference()
+            assert torch.equal(one, other)
