@@ -204,6 +204,12 @@ def test_members_that_were_kept_after_other_numbers_of_epochs_go_on_apart(tmp_pa
     assert [progress.epochs for progress in told] == [15] * 13
 
 
+def test_members_that_had_other_numbers_of_epochs_are_not_taken_up_together():
+    keep = Keeping(Memory(a=Kept({}, [{"epoch": 1}], []), b=Kept({}, [{"epoch": 1}, {"epoch": 2}], [])))
+    assert keep.take_up(["a", "b"]) is None
+    assert keep.take_up(["b"]) is not None
+
+
 def test_what_is_discarded_is_gone_and_nothing_else(tmp_path):
     store = Folder(tmp_path / "unfinished")
     mine, others = (Keeping(store, what, every=0) for what in ("mine", "others"))

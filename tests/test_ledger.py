@@ -139,6 +139,10 @@ def test_the_least_and_the_largest_error_count(error: int) -> None:
     assert list(Ledger.of([record(test_error=error)]).members(key_of(CELL))) == [0]
 
 
+def test_members_come_in_the_order_of_their_seeds() -> None:
+    assert list(Ledger.of([record(3), record(1), record(2)]).members(key_of(CELL))) == [1, 2, 3]
+
+
 def test_settings_of_a_rival_are_the_same_in_any_order() -> None:
     rival = RIVALS[0]
     ledger = Ledger.of([rival_record(settings=dict(reversed(rival.settings.items())))])
