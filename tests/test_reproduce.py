@@ -587,6 +587,8 @@ def test_a_rival_is_made_with_its_settings_and_its_seed(rival: Rival) -> None:
     assert settings.items() <= given.items()
     if rival.method in ("svm", "self-training-svm", "mlp"):
         assert given["random_state"] == 3
+    if rival.method == "self-training-svm":
+        assert given["ensemble"] is False, "one SVM, on all that is labelled"
 
 
 def test_every_rival_is_a_family_by_itself() -> None:
