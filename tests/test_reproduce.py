@@ -22,7 +22,7 @@ from tikas.experiments.ledger import Ledger, recipe_key
 from tikas.experiments.preparing import rows_for
 from tikas.experiments.protocol import Setting, TrainingRows, choose, training_rows, try_settings
 from tikas.experiments.readings import chosen, reading
-from tikas.experiments.records import DamagedRecordWarning, append, read, revision
+from tikas.experiments.records import DamagedRecordWarning, append, hardware, read, revision
 from tikas.experiments.reproduce import UNFINISHED, reproduce
 from tikas.experiments.rivals import METHODS, RIVALS, Rival, measure_rival
 from tikas.experiments.rows import Rows, load_rows
@@ -636,6 +636,13 @@ def test_a_revision_says_whether_files_that_git_knows_have_changes_beside_record
     assert revision() == f"{head}-dirty"
     monkeypatch.setenv("TIKAS_REVISION", "a copy")
     assert revision() == "a copy"
+
+
+def test_hardware_that_others_keep_busy_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TIKAS_SHARED", raising=False)
+    alone = hardware("cpu")
+    monkeypatch.setenv("TIKAS_SHARED", "1")
+    assert hardware("cpu") == f"{alone}, shared"
 
 
 @pytest.mark.parametrize(
