@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 import itertools
-import math
 import os
-import re
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
@@ -16,9 +13,9 @@ from typing import Any, TextIO
 import numpy as np
 from numpy.typing import NDArray
 
-from tikas.data.cells import MISSING, TARGET, feature, ignoring, labels_of, refuse
+from tikas.data.cells import TARGET, ignoring, labels_of, refuse
+from tikas.data.delimited import is_header, records_of, row_of
 
-QUOTED = re.compile(r'"[^"]*"')
 Targets = Callable[[Iterable[str]], NDArray[Any]]
 """Makes labels, or values, of the texts that stand for them in a file."""
 
@@ -150,12 +147,12 @@ def _parse(
     columns: Sequence[str],
     ignore: Sequence[str],
 ) -> Table:
-    records = _records(path, file)
+    records = records_of(path, file)
     first = next(records, None)
     if first is None:
         raise ValueError(f"{path} holds blank lines only; expected rows of numbers.")
     names = None
-    if _is_header(first[1], [*columns, *ignore, *(() if target is None else (target,))]):
+    if is_header(first[1], [*columns, *ignore, *(() if target is None else (target,))]):
         names = [field.strip() or f"column {place}" for place, field in enumerate(first[1], start=1)]
     else:
         records = itertools.chain([first], records)
@@ -178,7 +175,7 @@ def _parse(
             )
         if place is not None:
             labels.append(fields[place])
-        rows.append(_row(path, line, fields if features is None else [fields[i] for i in features], taken))
+        rows.append(row_of(path, line, fields if features is None else [fields[i] for i in features], taken))
     if not rows:
         raise ValueError(f"{path} has a header line but no rows under it.")
     return Table(
@@ -186,18 +183,6 @@ def _parse(
         y=make_targets(labels) if place is not None else None,
         columns=None if taken is None else tuple(taken),
     )
-
-
-def _is_header(fields: Sequence[str], wanted: Sequence[str]) -> bool:
-    """Whether a first line names columns: a text is in it, or all names that are looked for are, be they numbers."""
-    stripped = [field.strip() for field in fields]
-    if any(map(_is_text, stripped)):
-        return True
-    return bool(wanted) and set(wanted) <= set(stripped) and len(set(stripped)) == len(stripped)
-
-
-def _is_text(field: str) -> bool:
-    return field not in MISSING and math.isnan(feature(field))
 
 
 def _places_of(
@@ -220,35 +205,6 @@ def _places_of(
 
 def _in_short(names: Sequence[str]) -> str:
     return ", ".join(names[:8]) + (", …" if len(names) > 8 else "")
-
-
-def _records(path: Path, file: TextIO) -> Iterator[tuple[int, list[str]]]:
-    """Yield each record that is not blank, with the line it begins on."""
-    opening = QUOTED.sub("", file.readline())
-    file.seek(0)
-    delimiter = "\t" if path.suffix.lower() == ".tsv" or ("\t" in opening and "," not in opening) else ","
-    if delimiter not in opening and ";" in opening:
-        delimiter = ";"
-    reader = csv.reader(file, delimiter=delimiter, strict=True)
-    line = 1
-    try:
-        for fields in reader:
-            if len(fields) > 1 or any(field.strip() for field in fields):
-                yield line, fields
-            line = reader.line_num + 1
-    except csv.Error as error:
-        raise ValueError(f"{path}, line {line}: {error}. Check the quotes in and after that line.") from error
-
-
-def _row(path: Path, line: int, fields: list[str], columns: Sequence[str] | None) -> NDArray[np.float32]:
-    with np.errstate(over="ignore"):
-        row = np.array([feature(field) for field in fields], dtype=np.float32)
-    if not np.isfinite(row).all():
-        bad = int(np.argmin(np.isfinite(row)))
-        column = f"column {bad + 1}" if columns is None else f"column {columns[bad]!r}"
-        texts = [name for name, field in zip(columns or (), fields, strict=False) if _is_text(field.strip())]
-        refuse(f"{path}, line {line}, {column}", fields[bad].strip(), texts)
-    return row
 
 
 def _place_of(target: str, names: list[str], path: Path) -> int:
