@@ -201,8 +201,7 @@ def _train_epoch(fleet: Fleet, job: Job, epoch: int) -> History:
     started = time.perf_counter()
     updates = fleet.streams.updates
     rates = _rates(job.recipes, (epoch - 1) * updates, updates)
-    schedules = {(recipe.learning_rate, recipe.annealed) for recipe in job.recipes}
-    costs = fleet.train_epoch(rates if len(schedules) > 1 else rates[:, 0])
+    costs = fleet.train_epoch(rates if len(set(map(_schedule, job.recipes))) > 1 else rates[:, 0])
     costs = costs.view(updates, fleet.members, -1).double().cpu()
     _check_finite(costs, epoch, job)
     seconds = time.perf_counter() - started
@@ -221,13 +220,17 @@ def _train_epoch(fleet: Fleet, job: Job, epoch: int) -> History:
 
 def _rates(recipes: Sequence[Recipe], first: int, updates: int) -> Tensor:
     """The learning rate of each update of an epoch and each member, ``(updates, members)``; of a schedule once."""
-    schedules = {(recipe.learning_rate, recipe.annealed): recipe for recipe in recipes}
+    one_of_each = {_schedule(recipe): recipe for recipe in recipes}
     rates = {
         schedule: [recipe.rate(first + update, recipe.epochs * updates) for update in range(updates)]
-        for schedule, recipe in schedules.items()
+        for schedule, recipe in one_of_each.items()
     }
-    columns = [rates[recipe.learning_rate, recipe.annealed] for recipe in recipes]
-    return torch.tensor(columns, dtype=torch.float64).T.contiguous()
+    return torch.tensor([rates[_schedule(recipe)] for recipe in recipes], dtype=torch.float64).T.contiguous()
+
+
+def _schedule(recipe: Recipe) -> tuple[float, float]:
+    """What decides on the learning rates of a member, beside the epochs that all have alike."""
+    return recipe.learning_rate, recipe.annealed
 
 
 def _weights(recipe: Recipe, levels: int) -> Tensor:
