@@ -17,7 +17,7 @@ import torch
 from tikas.experiments.bench import Figure
 from tikas.experiments.bench_script import headline, report
 from tikas.experiments.rows import Rows, load_rows
-from tikas.experiments.run import error_on, run
+from tikas.experiments.run import errors_of_members, run, splits_of
 from tikas.training.devices import full_precision, suitable_device
 from tikas.training.fit import Progress
 from tikas.training.recipe import Recipe
@@ -25,17 +25,18 @@ from tikas.training.recipe import Recipe
 
 def after_training(rows: Rows, members: int, epochs: int, device: torch.device) -> dict[str, float]:
     """Seconds of the last calibration and evaluation, and of an epoch."""
-    outcome = run(Recipe(epochs=epochs), range(members), rows)
+    recipes = [Recipe(epochs=epochs)] * members
+    outcome = run(recipes[0], range(members), rows)
     epoch = median(line["seconds"] for line in outcome.trained.histories[0][1:])
+    splits = splits_of(recipes, range(members), rows.train_y)
     started = time.perf_counter()
     train_x = torch.from_numpy(rows.train_x).to(device)
     for ladder in outcome.trained.ladders:
-        ladder.to(device)
-        for chosen in (train_x, train_x[:100]):
-            with full_precision():
-                ladder.calibrate(chosen)
-            error_on(ladder, rows.test_x, rows.test_y)
+        with full_precision():
+            ladder.to(device).calibrate(train_x)
         ladder.cpu()
+    test = torch.from_numpy(rows.test_x).to(device), torch.from_numpy(rows.test_y).to(device)
+    errors_of_members(outcome.trained, recipes, splits, rows.train_x, [test] * members)
     seconds = time.perf_counter() - started
     return {"share_of_training": seconds / (Recipe().epochs * epoch), "seconds": seconds, "seconds_per_epoch": epoch}
 

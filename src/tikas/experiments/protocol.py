@@ -162,8 +162,9 @@ def try_settings(
     started = time.perf_counter()
     recipes = [setting.recipe for setting in settings]
     splits = splits_of(recipes, seeds, rows.y)
+    examples = Examples(torch.from_numpy(rows.x), torch.from_numpy(rows.y), len(rows.classes))
     trained = fit(
-        Examples(torch.from_numpy(rows.x), torch.from_numpy(rows.y), len(rows.classes)),
+        examples,
         splits,
         recipes,
         seeds,
@@ -172,7 +173,7 @@ def try_settings(
         build=build_for(settings[0].attached),
         keep=keep,
     )
-    held_out = ((rows.x[chosen.validation], rows.y[chosen.validation]) for chosen in splits)
+    held_out = ((examples.rows[chosen.validation], examples.targets[chosen.validation]) for chosen in splits)
     errors = errors_of_members(trained, recipes, splits, rows.x, held_out, device)
     return Trial(trained, *errors, time.perf_counter() - started)
 

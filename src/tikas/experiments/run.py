@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from types import NoneType
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from tikas.data.preparations import PREPARATIONS, Preparation
 from tikas.data.preprocess import range_to_keep, warn_of_few_rows
@@ -101,12 +101,13 @@ def run(
 
     measured = measure(recipes, seeds, rows, device=device, on_epoch=on_epoch, on_trained=take, build=build)
     hidden = hidden_rows(recipe, seeds, rows)
+    train_x, targets = torch.from_numpy(rows.train_x), torch.from_numpy(rows.targets)
     return Run(
         **vars(measured),
         estimator=estimators[0],
         hidden_labels=len(hidden[0]) if hidden else 0,
         hidden_errors=[
-            error_on(ladder, rows.train_x[chosen], rows.targets[chosen], device)
+            errors_on(ladder, train_x[chosen], targets[chosen], device=device)[0]
             for ladder, chosen in zip(measured.trained.ladders, hidden, strict=False)  # there may be none
         ],
     )
@@ -166,8 +167,11 @@ def measure(
         told = time.perf_counter()
         on_trained(trained)
         started += time.perf_counter() - told
-    tests = [(rows.test_x, rows.test_y)] * len(recipes)
-    errors = errors_of_members(trained, recipes, splits, rows.train_x, tests, device) if len(rows.test_y) else ([], [])
+    errors: tuple[list[float], list[float]] = [], []
+    if len(rows.test_y):
+        place = _place(device)  # once, rather than for every member
+        test = torch.from_numpy(rows.test_x).to(place), torch.from_numpy(rows.test_y).to(place)
+        errors = errors_of_members(trained, recipes, splits, rows.train_x, [test] * len(recipes), device)
     return Measured(trained, *errors, time.perf_counter() - started)
 
 
@@ -222,7 +226,7 @@ def errors_of_members(
     recipes: Sequence[Recipe],
     splits: Sequence[Split],
     train_x: NDArray[np.float32],
-    tests: Iterable[tuple[NDArray[np.float32], NDArray[np.int64]]],
+    tests: Iterable[tuple[Tensor, Tensor]],
     device: str | None = None,
 ) -> tuple[list[float], list[float]]:
     """What `errors_on` gives for every member, each on rows and classes of its own.
@@ -233,7 +237,7 @@ def errors_of_members(
     >>> rows = load_rows("digits")
     >>> recipe = Recipe(data="digits", labels=50, network=(32,), epochs=1)
     >>> outcome, splits = run(recipe, [0], rows), splits_of([recipe], [0], rows.train_y)
-    >>> tests = [(rows.test_x, rows.test_y)]
+    >>> tests = [(torch.from_numpy(rows.test_x), torch.from_numpy(rows.test_y))]
     >>> errors, _ = errors_of_members(outcome.trained, [recipe], splits, rows.train_x, tests)
     >>> errors == outcome.test_errors
     True
@@ -248,47 +252,28 @@ def errors_of_members(
 
 
 def errors_on(
-    ladder: Ladder,
-    x: NDArray[np.float32],
-    y: NDArray[np.int64],
-    labeled: torch.Tensor | None,
-    device: str | None = None,
+    ladder: Ladder, x: Tensor, y: Tensor, labeled: Tensor | None = None, device: str | None = None
 ) -> tuple[float, float]:
     """The percentage of wrong rows as calibrated, and with statistics of the labelled rows alone (None: all are).
 
+    Of a regression they are root mean square errors.
+
     Examples
     --------
     >>> from tikas.experiments.rows import load_rows
     >>> rows = load_rows("digits")
     >>> outcome = run(Recipe(data="digits", labels=50, network=(32,), epochs=1), [0], rows)
-    >>> len(errors_on(outcome.trained.ladders[0], rows.test_x, rows.test_y, torch.from_numpy(rows.train_x[:50])))
+    >>> train_x, test_x, test_y = map(torch.from_numpy, (rows.train_x, rows.test_x, rows.test_y))
+    >>> len(errors_on(outcome.trained.ladders[0], test_x, test_y, train_x[:50]))
     2
     """
-    error = error_on(ladder, x, y, device)
-    if labeled is None:
-        return error, error
-    with full_precision():
-        as_authors = deepcopy(ladder).to(_place(device))
-        as_authors.calibrate(labeled.to(_place(device)))
-    return error, error_on(as_authors, x, y, device)
-
-
-def error_on(ladder: Ladder, x: NDArray[np.float32], y: NDArray[Any], device: str | None = None) -> float:
-    """The percentage of these rows that a calibrated ladder gets wrong, computed where it was trained.
-
-    Of a regression it is the root mean square error.
-
-    Examples
-    --------
-    >>> from tikas.experiments.rows import load_rows
-    >>> rows = load_rows("digits")
-    >>> outcome = run(Recipe(data="digits", labels=50, network=(32,), epochs=1), [0], rows)
-    >>> error_on(outcome.trained.ladders[0], rows.test_x, rows.test_y) == outcome.test_errors[0]
-    True
-    """
     place = _place(device)
+    copy, x, y = deepcopy(ladder).to(place), x.to(place), y.to(place)
     with full_precision():
-        return error_of(deepcopy(ladder).to(place), torch.from_numpy(x).to(place), torch.from_numpy(y).to(place))
+        error = error_of(copy, x, y)
+        if labeled is None:
+            return error, error
+        return error, error_of(copy.calibrate(labeled.to(place)), x, y)
 
 
 def _place(device: str | None) -> str:

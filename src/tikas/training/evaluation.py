@@ -34,11 +34,8 @@ def calibration_rows(split: Split, calibration: Calibration) -> NDArray[np.int64
     return split.labeled if calibration == "labeled" else split.unlabeled
 
 
-@torch.no_grad()
-def validation_errors(fleet: Fleet, splits: Sequence[Split], calibration: Calibration) -> list[float]:
-    """The error of every member on the rows held out for it: a percentage, or a root mean square for regression.
-
-    Members that are trained as one ladder are measured as one.
+class HeldOut:
+    """The rows held out for the members of a fleet, and those of which statistics are taken to measure them with.
 
     Examples
     --------
@@ -48,24 +45,34 @@ def validation_errors(fleet: Fleet, splits: Sequence[Split], calibration: Calibr
     >>> ladder, classes = Ladder((8,), [Dense(5), Dense(3)]), torch.arange(60) % 3
     >>> examples, splits = Examples(torch.rand(60, 8), classes, 3), [split(classes.numpy(), 9, validation=20)]
     >>> fleet = Fleet([ladder], Streams(examples, splits, [0], ladder.shapes, 20, 20))
-    >>> 0 <= validation_errors(fleet, splits, "all")[0] <= 100
+    >>> 0 <= HeldOut(fleet, splits, "all").errors()[0] <= 100
     True
     """
-    rows, targets = fleet.streams.examples.rows, fleet.streams.examples.targets
-    seen = [calibration_rows(split, calibration) for split in splits]
-    watched = [chosen[:: 1 + len(chosen) // MOST_WATCHED] for chosen in seen]
-    ladders = fleet.parts()
-    members = fleet.member_dims if len(ladders) == 1 else ()
-    some, held_out = (
-        torch.as_tensor(np.stack(chosen), device=fleet.device).view(len(ladders), *members, -1)
-        for chosen in (watched, [split.validation for split in splits])
-    )
-    errors: list[float] = []
-    for ladder, to_see, to_judge in zip(ladders, some, held_out, strict=True):
-        ladder.calibrate(rows[to_see]).eval()
-        errors += _errors(_outputs(ladder, rows[to_judge]), targets[to_judge], ladder.task).flatten().tolist()
-        ladder.train()
-    return errors
+
+    def __init__(self, fleet: Fleet, splits: Sequence[Split], calibration: Calibration) -> None:
+        self.fleet = fleet
+        seen = [calibration_rows(split, calibration) for split in splits]
+        watched = [chosen[:: 1 + len(chosen) // MOST_WATCHED] for chosen in seen]
+        parts = len(fleet.parts())
+        members = fleet.member_dims if parts == 1 else ()
+        self._watched, self._judged = (
+            torch.as_tensor(np.stack(chosen), device=fleet.device).view(parts, *members, -1)
+            for chosen in (watched, [split.validation for split in splits])
+        )
+
+    @torch.no_grad()
+    def errors(self) -> list[float]:
+        """Of every member as it is now: a percentage, or a root mean square for regression.
+
+        Members that are trained as one ladder are measured as one.
+        """
+        rows, targets = self.fleet.streams.examples.rows, self.fleet.streams.examples.targets
+        errors: list[float] = []
+        for ladder, watched, judged in zip(self.fleet.parts(), self._watched, self._judged, strict=True):
+            ladder.calibrate(rows[watched]).eval()
+            errors += _errors(_outputs(ladder, rows[judged]), targets[judged], ladder.task).flatten().tolist()
+            ladder.train()
+        return errors
 
 
 @torch.no_grad()

@@ -14,7 +14,7 @@ from tikas.data.streams import Examples, Streams
 from tikas.model.ladder import Ladder
 from tikas.training.devices import full_precision
 from tikas.training.engine import UPDATES_IN_A_REPLAY, launch, suitable_arithmetic
-from tikas.training.evaluation import calibration_rows, validation_errors
+from tikas.training.evaluation import HeldOut, calibration_rows
 from tikas.training.fleet import Fleet
 from tikas.training.keeping import Keeping, Kept
 from tikas.training.recipe import Recipe
@@ -148,6 +148,7 @@ def train(
         denoising=any(recipe.costs),
     )
     fleet = launch(ladders, streams, recipe.epochs * streams.updates, exact=exact)
+    held_out = HeldOut(fleet, job.splits, recipe.calibration) if len(job.splits[0].validation) else None
     histories: list[History] = [[] for _ in job.seeds]
     size = 3 * sum(parameter.nbytes for ladder in ladders for parameter in ladder.parameters())  # with two moments
     if kept is not None:
@@ -160,9 +161,11 @@ def train(
                 if stop.is_set():
                     break
                 lines = _train_epoch(fleet, job, epoch)
-                if len(job.splits[0].validation):
-                    errors = validation_errors(fleet, job.splits, recipe.calibration)
-                    lines = [{**line, "validation_error": error} for line, error in zip(lines, errors, strict=True)]
+                if held_out is not None:
+                    lines = [
+                        {**line, "validation_error": error}
+                        for line, error in zip(lines, held_out.errors(), strict=True)
+                    ]
                 for history, line in zip(histories, lines, strict=True):
                     history.append(line)
                 if job.keeping is not None and epoch < recipe.epochs and job.keeping.is_due(job.names, size):
