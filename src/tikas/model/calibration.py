@@ -13,6 +13,12 @@ from tikas.model.statistics import Gathering
 MOST_IN_A_CHUNK = 2**25
 """Values of the largest level among those rows that are calibrated at once: 256 MB in double precision."""
 
+MOST_ON_GPU = 2**26
+"""The same on a GPU, which waits for its orders rather than for its memory."""
+
+MOST_ROWS = 4096
+"""Rows that a CPU calibrates at once: with more it is slower."""
+
 MOST_KEPT = 2**26
 """Values of a level that are kept while the one above it is calibrated; of a larger one they are made again."""
 
@@ -28,7 +34,8 @@ def calibrate_rungs(rungs: Sequence[Rung], x: Tensor, chunk: int | None = None) 
     x
         The rows, ``(*members, rows, *shape)``, any number of them.
     chunk
-        How many rows are looked at together; by default 4096, or fewer where maps are large.
+        How many rows are looked at together; by default 4096 on a CPU, or fewer where maps are large, and more on a
+        GPU.
 
     Examples
     --------
@@ -68,8 +75,9 @@ class Ascent:
         shapes = [rung.shape for rung in rungs]
         self.rungs = rungs
         self.count = x.numel() // prod(shapes[0])
-        members = prod(rungs[-1].mean.shape[:-1])
-        chunk = chunk or max(1, min(4096, MOST_IN_A_CHUNK // (members * max(map(prod, shapes)))))
+        values = prod(rungs[-1].mean.shape[:-1]) * max(map(prod, shapes))  # that a row of every member has
+        most = MOST_ON_GPU // values if x.is_cuda else min(MOST_ROWS, MOST_IN_A_CHUNK // values)
+        chunk = chunk or max(1, most)
         self._reached, self._hidden = 0, list(torch.split(x, chunk, rows_dim(shapes[0])))
         self._projected: list[Tensor] = []
 

@@ -105,8 +105,8 @@ class Encoder(nn.Module):
         """Set the statistics of eval mode from these rows: exact, rung by rung, however many rows there are.
 
         Each rung's statistics are gathered with the rungs below it already calibrated, `chunk` rows at a time (by
-        default 4096, or fewer where maps are large). Give all training rows for the best result, or the labelled ones
-        alone to do as the paper's authors did; two at the least, since one has no deviation.
+        default 4096, or fewer where maps are large, and more on a GPU). Give all training rows for the best result, or
+        the labelled ones alone to do as the paper's authors did; two at the least, since one has no deviation.
 
         Examples
         --------

@@ -114,19 +114,17 @@ class Gathering:
     def __init__(self, shape: tuple[int, ...]) -> None:
         self.shape = shape
         self.count = 0
-        self.mean: Tensor = torch.zeros((), dtype=torch.float64, device="cpu")
-        self.squares: Tensor = torch.zeros((), dtype=torch.float64, device="cpu")
+        self.mean: Tensor = torch.zeros((), dtype=torch.float64, device="cpu")  # a number, which any device takes
+        self.squares: Tensor = self.mean
 
     def add(self, x: Tensor) -> None:
         """Merge the rows of one more batch."""
         variance, mean = torch.var_mean(x.double(), dim=batch_dims(self.shape), correction=0)
         count = x.numel() // mean.numel()
         together = self.count + count
-        difference = mean - self.mean.to(mean.device)
-        self.mean = self.mean.to(mean.device) + difference * (count / together)
-        self.squares = (
-            self.squares.to(mean.device) + variance * count + difference.square() * (self.count * count / together)
-        )
+        difference = mean - self.mean
+        self.mean = self.mean + difference * (count / together)
+        self.squares = self.squares + variance * count + difference.square() * (self.count * count / together)
         self.count = together
 
     def moments(self) -> tuple[Tensor, Tensor]:

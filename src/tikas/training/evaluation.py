@@ -17,7 +17,7 @@ from tikas.training.recipe import Calibration
 MOST_WATCHED = 1_000
 """Rows that the statistics come from when held-out rows are measured after an epoch: enough to watch training by."""
 
-MOST_IN_A_CHUNK = 2**26
+MOST_IN_A_CHUNK = 2**27
 """Values of the largest level, of all members together, among those rows that are measured at once."""
 
 
