@@ -53,8 +53,10 @@ SMALL_GAMMA = (
     (1, 0.3, 0.0005),
     (1, 0.3, 0.001),
     (1, 0.3, 0.005),
+    (0.2, 0.3, 0.005),
 )
 """λ, the rungs' noise and the learning rate of the Γ-model: λ alone did not decide which seeds end far off."""
+SMALL_GAMMA_BATCHES = (100, 250, 500)
 
 
 def study(
@@ -124,6 +126,11 @@ STUDIES = (
     *study("conv-small-gamma-short/100", _costs(SHORT, SHORT_TOP), seeds=5),
     *study("conv-small-gamma-noise/100", _rung_noise(replace(SHORT, costs=(1,)), RUNG_NOISES), seeds=5),
     *study("conv-small-gamma-quick/100", _gamma(replace(SHORT, epochs=10), SMALL_GAMMA), seeds=5),
+    *study(
+        "conv-small-gamma-batch/100",
+        {rows: replace(SHORT, costs=(1,), batch_size=rows) for rows in SMALL_GAMMA_BATCHES},
+        seeds=5,
+    ),
     *study("conv-small-full/100", _costs(Recipe(network=("conv_small",), epochs=10), CONV_SMALL_FULL), seeds=2),
     *study("conv-small-top/100", _costs(SHORT, CONV_SMALL_TOP), seeds=3),
     *study("conv-small-bottom/100", _costs(SHORT, CONV_SMALL_BOTTOM), seeds=5),
