@@ -13,13 +13,14 @@ from itertools import chain, groupby
 
 from tikas.experiments.paper import AUTOENCODER, BASELINE, LARGE_BASELINE, LARGE_GAMMA, SMALL_BASELINE
 from tikas.experiments.protocol import HELD_OUT, Setting
-from tikas.training.recipe import Recipe
+from tikas.training.recipe import Precision, Recipe
 
 TOP = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20)
 BOTTOM = (500, 1000, 2000, 5000, 10_000)
 RUNG_NOISES = (0.1, 0.2, 0.3, 0.45, 0.6)
 BASELINE_NOISES = (0.1, 0.2, 0.3, 0.5, 0.7)
 CONV_SMALL_NOISES = (0.3, 0.45, 0.6)
+PRECISIONS: tuple[Precision, ...] = ("fast", "exact")
 LARGE_EPOCHS = (10, 20, 40, 70)
 FULL = (
     (500, 5, 0.1),
@@ -56,6 +57,8 @@ SMALL_GAMMA = (
     (0.2, 0.3, 0.005),
 )
 """λ, the rungs' noise and the learning rate of the Γ-model: λ alone did not decide which seeds end far off."""
+SMALL_GAMMA_LONGER = ((1, 0.3, 0.005), (0.2, 0.3, 0.005))
+"""The best of those after ten epochs, and the one of the smaller λ that had most to gain."""
 SMALL_GAMMA_BATCHES = (100, 250, 500)
 
 
@@ -119,6 +122,11 @@ STUDIES = (
     *study("full/100", _costs(FULL_100, FULL)),
     *study("full/1000", _costs(FULL_1000, FULL)),
     *study("full/all", _costs(FULL_ALL, FULL)),
+    *study(
+        "precision/all",
+        {kind: replace(FULL_ALL, costs=(1000, 1, 0.01), precision=kind) for kind in PRECISIONS},
+        seeds=20,
+    ),
     *study("noise/100", _rung_noise(FULL_100, RUNG_NOISES)),
     *study("noise/1000", _rung_noise(replace(FULL_1000, costs=(2000, 20, 0.1)), RUNG_NOISES)),
     *study("conv-small-noise/100", _rung_noise(SMALL_BASELINE, CONV_SMALL_NOISES)),
@@ -126,6 +134,7 @@ STUDIES = (
     *study("conv-small-gamma-short/100", _costs(SHORT, SHORT_TOP), seeds=5),
     *study("conv-small-gamma-noise/100", _rung_noise(replace(SHORT, costs=(1,)), RUNG_NOISES), seeds=5),
     *study("conv-small-gamma-quick/100", _gamma(replace(SHORT, epochs=10), SMALL_GAMMA), seeds=5),
+    *study("conv-small-gamma-longer/100", _gamma(SHORT, SMALL_GAMMA_LONGER), seeds=5),
     *study(
         "conv-small-gamma-batch/100",
         {rows: replace(SHORT, costs=(1,), batch_size=rows) for rows in SMALL_GAMMA_BATCHES},
