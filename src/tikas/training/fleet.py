@@ -110,12 +110,29 @@ def with_tensors(ladder: Ladder, tensors: Mapping[str, Tensor]) -> Ladder:
     >>> with_tensors(ladder, {"rungs.1.weight": torch.zeros(7, 5, 4)}).rungs[1].weight.shape  # of seven members
     torch.Size([7, 5, 4])
     """
-    copy = deepcopy(ladder)
-    parameters = {name for name, _ in copy.named_parameters()}
-    for name, tensor in tensors.items():
-        module, _, leaf = name.rpartition(".")
-        setattr(copy.get_submodule(module), leaf, nn.Parameter(tensor) if name in parameters else tensor)
-    return copy
+    own = _tensors(ladder)
+    instead: dict[int, Tensor] = {
+        id(own[name]): nn.Parameter(tensor) if isinstance(own[name], nn.Parameter) else tensor
+        for name, tensor in tensors.items()
+    }
+    return deepcopy(ladder, instead)
+
+
+def copy_on(ladder: Ladder, device: torch.device | str) -> Ladder:
+    """A copy of a ladder on a device, of tensors that are copied there and nowhere else on the way.
+
+    Examples
+    --------
+    >>> ladder = build_ladder(Recipe(network=(5,)), (4,), outputs=3, seed=0)
+    >>> copy_on(ladder, "meta").rungs[1].weight.device
+    device(type='meta')
+    """
+    copies = {name: tensor.detach().to(device, copy=True) for name, tensor in _tensors(ladder).items()}
+    return with_tensors(ladder, copies)
+
+
+def _tensors(ladder: Ladder) -> dict[str, Tensor]:
+    return {**dict(ladder.named_parameters()), **dict(ladder.named_buffers())}
 
 
 class Fleet:
