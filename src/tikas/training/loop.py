@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from threading import Event
 from typing import Any, NamedTuple, Self
 
@@ -89,6 +90,11 @@ class Job:
     """Where it is kept while it is under way."""
     names: Sequence[str] = ()
     """What the members are kept under."""
+
+    @cached_property
+    def weights(self) -> Tensor:
+        """λ of every level, ``(members, 1 + rungs)``."""
+        return torch.tensor([recipe.levels_of_costs() for recipe in self.recipes], dtype=torch.float64, device="cpu")
 
     def of(self, members: Sequence[int]) -> "Job":
         """The same for some of the members."""
@@ -208,16 +214,20 @@ def _train_epoch(fleet: Fleet, job: Job, epoch: int) -> History:
     costs = costs.view(updates, fleet.members, -1).double().cpu()
     _check_finite(costs, epoch, job)
     seconds = time.perf_counter() - started
+    means = costs.mean(0)
+    denoising = means[:, 1:]  # of a network that somebody else wrote the top's alone
+    totals = means[:, 0] + (denoising * job.weights[:, -denoising.shape[1] :]).sum(1)
+    columns = (rates[-1], totals, means[:, 0], denoising)
     return [
         {
             "epoch": epoch,
-            "learning_rate": float(rate),
-            "total": float(member[0] + member[1:] @ _weights(recipe, len(member) - 1)),
-            "supervised": float(member[0]),
-            "denoising": member[1:].tolist(),
+            "learning_rate": rate,
+            "total": total,
+            "supervised": supervised,
+            "denoising": levels,
             "seconds": seconds,
         }
-        for member, rate, recipe in zip(costs.mean(0), rates[-1], job.recipes, strict=True)
+        for rate, total, supervised, levels in zip(*(column.tolist() for column in columns), strict=True)
     ]
 
 
@@ -234,11 +244,6 @@ def _rates(recipes: Sequence[Recipe], first: int, updates: int) -> Tensor:
 def _schedule(recipe: Recipe) -> tuple[float, float]:
     """What decides on the learning rates of a member, beside the epochs that all have alike."""
     return recipe.learning_rate, recipe.annealed
-
-
-def _weights(recipe: Recipe, levels: int) -> Tensor:
-    """λ of every level that reports a cost; a network that somebody else wrote has the top's alone."""
-    return torch.tensor(recipe.levels_of_costs()[-levels:], dtype=torch.float64)
 
 
 def _take_over(ladder: Ladder, earlier: Ladder) -> None:
