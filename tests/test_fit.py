@@ -433,7 +433,7 @@ def test_frozen_layers_stay_so_where_ctrl_c_came_while_held_out_rows_were_measur
     """The whole network is in eval mode then, and nothing would tell them from others that are to be calibrated."""
     recipe, modes = replace(RECIPE, costs=(1.0,)), list[bool]()
 
-    def press(ladder: Ladder, _: Tensor) -> Tensor:
+    def press(ladder: Ladder, _: object) -> Tensor:
         modes.append(ladder.training)
         raise KeyboardInterrupt
 

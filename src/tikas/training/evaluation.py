@@ -1,6 +1,6 @@
 """How wrong ladders are: members while they train, on the rows held out for them, and any ladder afterwards."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import prod
 
 import numpy as np
@@ -17,7 +17,7 @@ from tikas.training.recipe import Calibration
 MOST_WATCHED = 1_000
 """Rows that the statistics come from when held-out rows are measured after an epoch: enough to watch training by."""
 
-MOST_IN_A_CHUNK = 2**27
+MOST_IN_A_CHUNK, MOST_ON_GPU = 2**26, 2**27
 """Values of the largest level, of all members together, among those rows that are measured at once."""
 
 
@@ -70,7 +70,9 @@ class HeldOut:
         errors: list[float] = []
         for ladder, watched, judged in zip(self.fleet.parts(), self._watched, self._judged, strict=True):
             ladder.calibrate(rows[watched]).eval()
-            errors += _errors(_outputs(ladder, rows[judged]), targets[judged], ladder.task).flatten().tolist()
+            chunks = judged.split(_rows_at_once(ladder, judged.shape[:-1], rows), -1)
+            outputs = _outputs(ladder, (rows[chunk] for chunk in chunks))
+            errors += _errors(outputs, targets[judged], ladder.task).flatten().tolist()
             ladder.train()
         return errors
 
@@ -86,15 +88,19 @@ def error_of(ladder: Ladder, rows: Tensor, targets: Tensor) -> float:
     >>> error_of(ladder, torch.rand(10, 4), torch.zeros(10, dtype=torch.int64)) in range(0, 101, 10)
     True
     """
-    return float(_errors(_outputs(ladder, rows), targets, ladder.task))
-
-
-def _outputs(ladder: Ladder, rows: Tensor) -> Tensor:
-    """The outputs of a calibrated ladder for rows ``(*members, rows, *shape)``, as many at a time as memory likes."""
     across = rows_dim(ladder.shapes[0])
-    values = prod(rows.shape[:across]) * max(map(prod, ladder.shapes))
-    chunk = max(1, min(8192, MOST_IN_A_CHUNK // values))
-    return torch.cat([ladder(some) for some in rows.split(chunk, across)], -2)
+    chunks = rows.split(_rows_at_once(ladder, rows.shape[:across], rows), across)
+    return float(_errors(_outputs(ladder, chunks), targets, ladder.task))
+
+
+def _rows_at_once(ladder: Ladder, members: Sequence[int], rows: Tensor) -> int:
+    """How many rows of every member are measured together, as memory likes it."""
+    values = prod(members) * max(map(prod, ladder.shapes))
+    return max(1, min(8192, (MOST_ON_GPU if rows.is_cuda else MOST_IN_A_CHUNK) // values))
+
+
+def _outputs(ladder: Ladder, chunks: Iterable[Tensor]) -> Tensor:
+    return torch.cat([ladder(chunk) for chunk in chunks], -2)
 
 
 def _errors(outputs: Tensor, targets: Tensor, task: str) -> Tensor:
