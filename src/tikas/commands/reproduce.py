@@ -172,17 +172,21 @@ def _in_words(outcome: Outcome, out: Path) -> str:
 
 
 def _listing(tasks: Iterable[Task], ledger: Ledger, seeds: int | None) -> list[str]:
-    """A line for every task: its name, how many seeds are there of those that are wanted, and the published figure."""
+    """A line for every task: its name, how many seeds are there of those that are wanted, and the published figure.
+
+    More may be there than are wanted: cells that share a recipe share its members.
+    """
     from tikas.experiments.cells import Cell
     from tikas.experiments.readings import in_words, reading
 
-    lines = []
+    lines, tasks = [], list(tasks)
+    width = max([44, *(len(task.name) + 2 for task in tasks)])
     for task in tasks:
         found = reading(task, ledger)
         done, wanted = 0 if found is None else len(found.errors), task.seeds if seeds is None else seeds
         published = f"paper {in_words(task.published)}" if isinstance(task, Cell) and task.published else ""
         measured = "missing" if found is None else f"measured {in_words(found.summary)}"
-        lines.append(f"{task.name:<44}{done:>4} of {wanted:<4}{measured:<26}{published}".rstrip())
+        lines.append(f"{task.name:<{width}}{done:>4} of {max(done, wanted):<4}{measured:<26}{published}".rstrip())
     return lines
 
 
