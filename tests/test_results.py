@@ -179,6 +179,13 @@ def test_one_run_has_no_interval() -> None:
     assert Summary.of([1.0]).interval() is None
 
 
+def test_a_published_deviation_of_nobody_knows_how_many_runs_is_not_tested_with() -> None:
+    published, measured = Summary.of_published(Published(1.06, 0.37)), Summary(0.93, 0.05, 10)
+    assert published.interval() is None
+    assert p_value(measured, published) == p_value(measured, Summary(1.06, None, 1))
+    assert verdict(published, published) == "untested"
+
+
 def test_the_autoencoder_is_compared_with_the_baseline_as_measured() -> None:
     cell = CELL["appendix/rung3/100"]
     lines = records("table1/baseline/100", [20.0, 21.0, 22.0])
