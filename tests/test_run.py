@@ -51,6 +51,12 @@ def test_a_model_of_whitened_images_predicts_raw_ones_after_it_was_saved(network
     assert 100 * wrong.mean() == pytest.approx(outcome.test_errors[0], abs=0.21)  # one row in 500: rounding
 
 
+def test_the_range_of_the_rows_is_kept_but_where_whitening_leaves_no_scale() -> None:
+    whiten = replace(QUICK, preprocess="whiten", epochs=1)
+    assert run(replace(QUICK, epochs=1), [0], load_rows("digits")).estimator.input_range_ == (0, 1)
+    assert run(whiten, [0], rows_for(whiten)).estimator.input_range_ is None
+
+
 def test_a_whitening_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     recipe = replace(QUICK, preprocess="whiten", epochs=1)
     fitted = run(recipe, [0], rows_for(recipe)).estimator.as_fitted()
