@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,11 +18,11 @@ from tikas.experiments.preparing import rows_for
 from tikas.experiments.protocol import Setting, training_rows, try_settings
 from tikas.experiments.records import append, member_records, read
 from tikas.experiments.rows import load_rows
-from tikas.experiments.run import run
+from tikas.experiments.run import measure, run
 from tikas.saving import write_model
 from tikas.training import checkpoint
 from tikas.training.checkpoint import NotAModelError
-from tikas.training.fit import Progress
+from tikas.training.fit import Progress, Trained
 from tikas.training.recipe import DIGITS, Recipe
 
 QUICK = replace(DIGITS, network=(16,), epochs=2)
@@ -121,6 +122,22 @@ def test_an_array_file_of_images_stays_images_and_a_table_is_none(tmp_path: Path
     np.savez(path, x=digits.train_x[:50].reshape(50, -1), y=digits.train_y[:50])
     with pytest.raises(ValueError, match=r"takes images, and .*images.npz has rows of 64 columns"):
         rows_for(recipe)
+
+
+def test_what_is_done_with_members_before_they_are_measured_takes_none_of_their_seconds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("tikas.experiments.run.time", SimpleNamespace(perf_counter=lambda: clock[0]))
+
+    def begin(_: Progress) -> None:
+        clock[0] = 11.0
+
+    def save(_: Trained) -> None:
+        clock[0] += 100.0
+
+    measured = measure([QUICK], [0], load_rows("digits"), on_epoch=begin, on_trained=save)
+    assert measured.seconds == 11.0
 
 
 def test_a_seed_decides_which_rows_are_labelled() -> None:
