@@ -71,6 +71,15 @@ def test_a_finished_member_is_never_run_again(tmp_path: Path) -> None:
     assert reproduce([CELL], Ledger.read(tmp_path), out, digits).measured == 0
 
 
+def test_the_ledger_that_is_given_knows_what_was_measured(tmp_path: Path) -> None:
+    """A page that is rendered after measuring is made of it."""
+    ledger, out = Ledger(), tmp_path / "paper.jsonl"
+    reproduce([CELL], ledger, out, digits)
+    found = reading(CELL, ledger)
+    assert found is not None
+    assert found == reading(CELL, Ledger.read(out))
+
+
 def test_cells_with_the_same_recipe_share_their_members(tmp_path: Path) -> None:
     out = tmp_path / "paper.jsonl"
     outcome = reproduce([CELL, replace(CELL, name="table9/same/50")], Ledger(), out, digits)
