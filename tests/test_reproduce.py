@@ -319,6 +319,17 @@ def test_a_setting_is_judged_on_rows_that_it_was_not_trained_on() -> None:
         assert error == pytest.approx(history[-1]["validation_error"], abs=1e-9)
 
 
+def test_a_trial_tells_of_its_epochs() -> None:
+    told = list[Progress]()
+    try_settings([SETTING], [0], training_rows(DIGIT_ROWS), on_epoch=told.append)
+    assert [progress.epoch for progress in told if progress.members] == [1, 2]
+
+
+def test_a_trial_trains_on_the_device_that_is_asked_for() -> None:
+    with pytest.raises(ValueError, match="device='abacus': torch has no such device"):
+        try_settings([SETTING], [0], training_rows(DIGIT_ROWS), device="abacus")
+
+
 def grid(*costs: float) -> list[Task]:
     recipe = replace(QUICK, network=(16,), validation=300)
     return [Setting(f"study/costs/50/{cost}", replace(recipe, costs=cost), seeds=2) for cost in costs]
