@@ -169,6 +169,18 @@ def test_an_error_does_not_keep_the_memory_of_its_fleet_from_the_next(tmp_path: 
     assert error.__traceback__ is None
 
 
+def test_a_task_that_fails_is_not_tried_again_with_its_other_seeds(tmp_path: Path) -> None:
+    asked = list[Task]()
+
+    def load(task: Task) -> Rows:
+        asked.append(task)
+        raise OSError("no such rows")
+
+    outcome = reproduce([CELL], Ledger(), tmp_path / "paper.jsonl", load, most=1)
+    assert asked == [CELL]
+    assert len(outcome.failures) == 1
+
+
 def test_of_two_records_of_a_member_the_first_counts_by_the_name_of_the_file_then_by_line(tmp_path: Path) -> None:
     line = {"recipe": json.loads(QUICK.to_json()), "seed": 0, **PROVENANCE}
     for name, error in (("b.jsonl", 2.0), ("a.jsonl", 1.0), ("a.jsonl", 4.0)):
@@ -368,6 +380,13 @@ def test_cells_that_share_a_program_and_no_fleet_go_on_one_after_another(tmp_pat
     outcome = reproduce(cells, Ledger(), tmp_path / "paper.jsonl", digits, tell=lines.append)
     assert (outcome.measured, outcome.failures) == (2, ())
     assert "one after another" in lines[0]
+
+
+def test_a_fleet_that_is_parted_does_not_keep_the_next_from_running(tmp_path: Path) -> None:
+    cells = [replace(CELL, name=f"table0/quick/{n}", recipe=replace(QUICK, labels=n), seeds=2) for n in (50, 1297)]
+    out = tmp_path / "paper.jsonl"
+    assert reproduce(cells, Ledger(), out, digits, most=3).measured == 4
+    assert [record["members"] for record in read(out)] == [2, 2, 1, 1]
 
 
 def test_neighbouring_cells_of_one_program_train_as_one_fleet(tmp_path: Path) -> None:
