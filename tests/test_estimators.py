@@ -212,6 +212,12 @@ class TestConventions:
         assert_allclose(columns.costs, (10, 1, 0.1), rtol=1e-2)
         assert [suitable_epochs(rows, 100) for rows in (50, 1297, 60_000, 10**6)] == [900, 100, 25, 10]
 
+    def test_epochs_that_are_left_open_follow_from_the_batch_size_too(self, monkeypatch):
+        asked = []
+        monkeypatch.setattr("tikas.estimators.base.suitable_epochs", lambda *given: asked.append(given) or 2)
+        assert classifier(epochs=None, batch_size=30).fit(IRIS, SEEN).n_iter_ == 2
+        assert asked == [(150, 30)]
+
     def test_a_pipeline_scales_and_a_grid_search_chooses(self):
         search = GridSearchCV(
             make_pipeline(StandardScaler(), classifier()),
