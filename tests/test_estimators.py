@@ -386,6 +386,12 @@ class TestLabels:
         assert_array_equal(model.transduction_[KNOWN], y[KNOWN])
         assert_array_equal(model.transduction_[~KNOWN], model.predict(IRIS)[~KNOWN])
 
+    def test_transduction_is_what_members_predict_together_and_not_what_their_mean_scores_say(self):
+        model = classifier(n_members=4, epochs=1).fit(IRIS, SEEN)
+        scores = torch.stack([ladder(torch.from_numpy(IRIS).float()) for ladder in model.ladders_]).mean(0)
+        assert (scores.argmax(1).numpy() != model.predict(IRIS))[~KNOWN].any()
+        assert_array_equal(model.transduction_[~KNOWN], model.predict(IRIS)[~KNOWN])
+
     def test_a_score_does_not_take_the_digits_of_a_number_for_the_number(self):
         model = classifier().fit(IRIS, SEEN)
         for text in (SPECIES.astype(str), SPECIES.astype(str).tolist()):
