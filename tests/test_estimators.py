@@ -489,9 +489,10 @@ class TestWeights:
         probabilities = classifier().fit(IRIS, SEEN, sample_weight=weights).predict_proba(IRIS)
         assert probabilities[:, species].max() < 1e-6
 
-    def test_weights_whose_sum_is_no_number_count_by_their_ratios(self):
-        weights = 0.1 + np.random.default_rng(0).random(150)
-        small, large = (classifier().fit(IRIS, SEEN, sample_weight=unit * weights) for unit in (1.0, 1.5e308))
+    @pytest.mark.parametrize("class_weight", [None, {1: 2.0}])
+    def test_weights_whose_sum_is_no_number_count_by_their_ratios(self, class_weight):
+        weights, model = 0.1 + np.random.default_rng(0).random(150), classifier(class_weight=class_weight)
+        small, large = (clone(model).fit(IRIS, SEEN, sample_weight=unit * weights) for unit in (1.0, 1.5e308))
         assert_allclose(large.predict_proba(IRIS), small.predict_proba(IRIS), atol=1e-3)
 
     def test_class_weights_and_repetitions_go_together(self):
@@ -515,13 +516,19 @@ class TestWeights:
         assert_array_equal(models[0].predict_proba(IRIS), models[1].predict_proba(IRIS))
         assert_array_equal(models[0].predict_proba(IRIS), models[2].predict_proba(IRIS))
 
-    def test_a_class_that_weighs_next_to_nothing_is_not_predicted(self):
-        model = classifier(class_weight={0: 1e-4, 1: 1e3, 2: 1e-4}).fit(IRIS, SEEN)
+    @pytest.mark.parametrize("little", [1e-4, 1e-60])
+    def test_a_class_that_weighs_next_to_nothing_is_not_predicted(self, little):
+        model = classifier(class_weight={0: little, 1: 1e3, 2: little}).fit(IRIS, SEEN)
         assert_array_equal(model.predict(IRIS), 1)
 
     def test_weights_that_are_all_the_same_change_nothing(self):
         rare = np.where((SEEN == 1) & (np.arange(150) > 60), -1, SEEN)
         plain, weighted = (classifier().fit(IRIS, rare, sample_weight=weight) for weight in (None, np.full(150, 3.0)))
+        assert_allclose(weighted.predict_proba(IRIS), plain.predict_proba(IRIS), atol=1e-4)
+
+    def test_classes_that_all_weigh_the_same_change_nothing(self):
+        rare = np.where((SEEN == 1) & (np.arange(150) > 60), -1, SEEN)
+        plain, weighted = (classifier(class_weight=each).fit(IRIS, rare) for each in (None, dict.fromkeys(range(3), 2)))
         assert_allclose(weighted.predict_proba(IRIS), plain.predict_proba(IRIS), atol=1e-4)
 
     def test_weights_of_zero_for_all_of_a_class_are_refused(self):
