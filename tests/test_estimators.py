@@ -416,6 +416,11 @@ class TestLabels:
         with pytest.raises(ValueError, match="None of the 442 rows has a target"):
             model.score(DIABETES, np.full(442, np.nan))
 
+    def test_a_regressors_score_counts_rows_by_their_weights(self):
+        model, counts = regressor().fit(DIABETES, PROGRESSION), np.arange(442) % 3
+        repeated = model.score(DIABETES.repeat(counts, axis=0), PROGRESSION.repeat(counts))
+        assert model.score(DIABETES, PROGRESSION, sample_weight=counts) == pytest.approx(repeated)
+
     def test_minus_one_is_a_value_to_a_regressor(self):
         y = np.where(IRIS[:, 0] > 0, 1, -1)
         model = regressor(epochs=10, costs=0).fit(IRIS, y)
