@@ -673,6 +673,11 @@ class TestBadInput:
             regressor(epochs=1).fit(X, SPECIES)
         assert [warning.filename for warning in caught] == [__file__]
 
+    def test_rows_to_predict_are_compared_from_the_first_to_the_last(self):
+        model = classifier().fit(IRIS, SEEN)
+        with pytest.warns(ScaleWarning, match="of another scale"):
+            model.predict(np.vstack([np.tile(IRIS, (10, 1)), np.tile(255 * IRIS, (20, 1))]))
+
     def test_a_warning_of_scale_names_the_columns_of_a_frame(self):
         frame = pd.DataFrame(IRIS * [1, 1, 1, 1e6], columns=["a", "b", "c", "income"])
         with pytest.warns(ScaleWarning, match="'income'"):
