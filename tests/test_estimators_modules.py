@@ -127,6 +127,15 @@ def test_whitening_class_weights_and_warm_starts_hold_for_modules_too():
     assert model.preparation_.mean.shape == (1, 8, 8)
 
 
+def test_without_a_cost_a_module_learns_from_labels_alone():
+    assert classifier(nn.Linear(64, 10), costs=0).fit(ROWS, SEEN).ladder_.rung.cost == 0
+
+
+def test_a_class_that_weighs_next_to_nothing_is_not_predicted_by_a_module_either():
+    weights = {**dict.fromkeys(range(10), 1e-4), 1: 1e3}
+    assert (classifier(nn.Linear(64, 10), class_weight=weights).fit(ROWS, SEEN).predict(ROWS) == 1).all()
+
+
 def test_threads_do_not_draw_from_each_others_seeds():
     def draws(seed):
         with own_randomness():
