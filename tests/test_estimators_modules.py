@@ -204,7 +204,7 @@ def test_a_model_with_costs_of_its_own_is_refused_with_what_to_give_instead(netw
         ({"denoiser": "mlp"}, IMAGES, "denoiser='mlp' is for rungs"),
         ({"activation": "tanh"}, IMAGES, "activation='tanh' is for rungs"),
         ({}, IMAGES[:, 0], r"does not take rows of shape \(8, 8\): .*even if they are grey"),
-        ({}, np.moveaxis(IMAGES, 1, -1), r"rows of shape \(8, 8, 1\): .*1, 3, 3\].*8, 8, 1\]"),
+        ({}, np.moveaxis(IMAGES, 1, -1), r"rows of shape \(8, 8, 1\): Given .*1, 3, 3\].*8, 8, 1\]"),
         ({}, ROWS, r"does not take rows of shape \(64,\)"),
     ],
 )
@@ -222,6 +222,30 @@ def test_a_table_of_embeddings_is_told_how_to_get_whole_numbers():
     network = nn.Sequential(nn.Embedding(2, 4), nn.Flatten(), nn.Linear(256, 10))
     with pytest.raises(ValueError, match=r"x\.long\(\), and keep noise off them, noise=\(0, 0\.3\)"):
         classifier(network).fit(np.rint(ROWS), SEEN)
+
+
+class TakesTheLastColumn(nn.Linear):
+    def forward(self, x):
+        return super().forward(x[:, :, -1])
+
+
+class TakesNothing(nn.Module):
+    def forward(self, x):
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize(
+    ("network", "said"),
+    [
+        (TakesTheLastColumn(8, 10), "too many indices for tensor of dimension 2"),
+        (nn.ReflectionPad2d(1), r"not supported for 2D input tensor"),
+        (TakesNothing(), "NotImplementedError"),
+    ],
+    ids=["too few dimensions", "a sentence", "no word"],
+)
+def test_of_rows_that_a_module_fails_on_it_is_said_in_which_shape_to_give_them(network, said):
+    with pytest.raises(ValueError, match=rf"rows of shape \(64,\): [^.]*{said}\. Give X in the shape that it takes"):
+        classifier(network).fit(ROWS, SEEN)
 
 
 class KeepsAGenerator(nn.Linear):

@@ -56,10 +56,9 @@ def build_around(module: nn.Module, rows: NDArray[np.float32]) -> Build:
         copy = _copied(module).cpu().float()
         try:
             model = gamma(copy, outputs, recipe.levels_of_noise(), recipe.costs[0], example=example)
-        except (RuntimeError, IndexError, NotImplementedError, RefusedRowsError) as error:
-            cause = error.__cause__ if isinstance(error, RefusedRowsError) else error
-            said = str(cause).splitlines()[0]
-            remedy = TOKENS if "indices" in said else SHAPES
+        except (RuntimeError, IndexError, RefusedRowsError) as error:
+            said = _in_a_line(error.__cause__ if isinstance(error, RefusedRowsError) else error)
+            remedy = TOKENS if "'indices'" in said else SHAPES  # of a table; too many for a tensor are another matter
             raise ValueError(
                 f"network={type(module).__name__}(…) does not take rows of shape {tuple(input_shape)}: {said}. {remedy}"
             ) from error
@@ -74,9 +73,13 @@ def _copied(module: nn.Module) -> nn.Module:
     except Exception as error:  # whatever a stranger's module keeps
         raise TypeError(
             f"network={type(module).__name__}(…) cannot be copied, and every member is a copy of it: "
-            f"{str(error).splitlines()[0]}. Leave out of it what copy.deepcopy does not take, and run lazy layers on a "
+            f"{_in_a_line(error)}. Leave out of it what copy.deepcopy does not take, and run lazy layers on a "
             "few rows first."
         ) from error
+
+
+def _in_a_line(error: BaseException | None) -> str:
+    return str(error).partition("\n")[0].rstrip(".") or type(error).__name__
 
 
 def settings_around_module(chosen: Mapping[str, Any], task: str) -> dict[str, Any]:
