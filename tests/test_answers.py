@@ -68,12 +68,42 @@ def test_many_rows_are_whitened_and_answered_some_at_a_time(network, preprocess,
     assert max(seen["whitening"], default=0) <= most
 
 
-def test_rows_with_a_large_level_are_answered_fewer_at_a_time(seen, monkeypatch):
-    model = fitted((8,))
-    monkeypatch.setattr(answers, "MOST_IN_A_CHUNK", 640)
+@pytest.mark.parametrize(
+    ("network", "most", "expected"),
+    [((8,), 640, [10, 10, 5]), ((128,), 640, [5] * 5), ((8,), 10, [1] * 25)],
+    ids=["the input", "a rung", "more than fits"],
+)
+def test_rows_with_a_large_level_are_answered_fewer_at_a_time(network, most, expected, seen, monkeypatch):
+    model = fitted(network, n_members=1)
+    monkeypatch.setattr(answers, "MOST_IN_A_CHUNK", most)
     seen["members"].clear()
     model.predict(IMAGES[:25])
-    assert seen["members"] == [10, 10, 10, 10, 5, 5]  # of 64 values, by two members
+    assert seen["members"] == expected
+
+
+@pytest.mark.parametrize("network", [(8,), RUNGS], ids=["dense", "convolutional"])
+def test_probabilities_are_of_double_precision_whatever_they_come_from(network):
+    probabilities = fitted(network).predict_proba(IMAGES[:50])
+    assert probabilities.dtype == np.float64
+    assert_allclose(probabilities.sum(1), 1, rtol=1e-14)
+
+
+def test_products_are_whole_in_answers_whatever_precision_is_set(monkeypatch):
+    """On a GPU that makes a difference."""
+    model, found = fitted(RUNGS), []
+
+    def answer(_, rows, __):
+        found.append(torch.get_float32_matmul_precision())
+        return torch.zeros(len(rows), 10)
+
+    monkeypatch.setattr(answers, "_answer", answer)
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium")
+    try:
+        model.predict(IMAGES[:5])
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert {*found} == {"highest"}
 
 
 def test_a_copy_that_answers_has_no_decoder_and_the_model_keeps_its_own(monkeypatch):
@@ -118,3 +148,5 @@ def test_the_device_asked_for_answers_where_it_is_here_and_worth_it(monkeypatch)
     for members in (flat, on_maps, module):
         assert [place_of_answers(members, many, asked) for asked in ("cpu", "mps", "cuda:2")] == [CPU] * 3
     assert [place_of_answers(flat, rows, None) for rows in (1000, many)] == [CPU, gpu]
+    enough_for_two = 1 + WORTH_A_GPU // (2 * sum(each.numel() for each in flat[0].parameters()))
+    assert [place_of_answers(flat[:n], enough_for_two, None) for n in (1, 2)] == [CPU, gpu]
