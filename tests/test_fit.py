@@ -242,6 +242,33 @@ def test_the_last_validation_error_is_that_of_the_ladder_that_comes_back(task):
     assert error_of(ladder, examples.rows[rows], examples.targets[rows]) == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_held_out_rows_are_measured_the_same_one_at_a_time(task, monkeypatch):
+    def errors() -> list[list[float]]:
+        recipe, splits = replace(RECIPE, task=task), [split(CLASSES, 9, validation=40, seed=seed) for seed in (0, 1)]
+        trained = fit(blobs(task), splits, recipe, [0, 1], device="cpu")
+        return [[line["validation_error"] for line in history] for history in trained.histories]
+
+    together = errors()
+    monkeypatch.setattr(evaluation, "MOST_IN_A_CHUNK", 1)
+    assert errors() == [pytest.approx(each, rel=1e-5) for each in together]
+
+
+def test_the_rows_that_training_is_watched_by_are_of_all_rows_and_not_the_first(monkeypatch):
+    """Rows often lie in the order of their classes."""
+    calibrate, seen = Ladder.calibrate, []
+
+    def watched(ladder: Ladder, rows: Tensor, *rest: object) -> Ladder:
+        seen.append(rows)
+        return calibrate(ladder, rows, *rest)
+
+    monkeypatch.setattr(evaluation, "MOST_WATCHED", 20)
+    monkeypatch.setattr(Ladder, "calibrate", watched)
+    train(replace(RECIPE, epochs=1), split=HELD_OUT)
+    every_fifth = blobs().rows[HELD_OUT.unlabeled[::5]]
+    torch.testing.assert_close(seen[0].reshape(-1, 7), every_fifth)
+
+
 def test_members_of_other_sizes_are_refused():
     with pytest.raises(ValueError, match=r"equally many .* Fit those apart"):
         fit(blobs(), [SPLIT, HELD_OUT], RECIPE, [0, 1], device="cpu")
