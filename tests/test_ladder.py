@@ -12,6 +12,7 @@ from torch import Tensor
 from tikas import Conv, Dense, GlobalMeanPool, Ladder, MaxPool, MeanPool
 from tikas.data.sources import load
 from tikas.data.splits import split
+from tikas.model.statistics import normalize, normalize_with_statistics
 
 LEVELS = [(6,), (5,), (4,), (3,)]
 
@@ -154,6 +155,15 @@ def test_calibration_takes_numbers_of_any_precision_and_whole_numbers_of_none():
 def test_autocast_takes_rows_of_half_precision():
     with torch.autocast("cpu", torch.bfloat16):
         assert ladder_of().costs(UNLABELED.bfloat16(), LABELED.bfloat16(), TARGETS).total.isfinite()
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("members", [(), (2,)], ids=["alone", "members"])
+def test_what_products_of_half_precision_gave_is_normalised_in_single_precision(kind, members):
+    x = (100 + normal(*members, 50, 4)).to(kind)
+    expected = normalize_with_statistics(x.float(), shape=(4,))[0]
+    for normalized in (normalize(x, shape=(4,)), normalize_with_statistics(x, shape=(4,))[0]):
+        torch.testing.assert_close(normalized, expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
