@@ -12,7 +12,7 @@ from torch import Tensor
 from tikas import Conv, Dense, GlobalMeanPool, Ladder, MaxPool, MeanPool
 from tikas.data.sources import load
 from tikas.data.splits import split
-from tikas.model.statistics import normalize, normalize_with_statistics
+from tikas.model.statistics import Gathering, normalize, normalize_with_statistics
 
 LEVELS = [(6,), (5,), (4,), (3,)]
 
@@ -381,6 +381,25 @@ def test_a_labelled_batch_of_no_rows_is_as_good_as_none():
     costs = ladder_of().costs(UNLABELED, LABELED[:0], TARGETS[:0], noise=noise_for(12))
     assert costs.supervised == 0
     torch.testing.assert_close(costs.total, ladder_of().costs(UNLABELED, noise=noise_for(12)).total)
+
+
+@pytest.mark.parametrize(
+    ("bound", "most", "expected"),
+    [("MOST_IN_A_CHUNK", 24, [4, 4, 4]), ("MOST_IN_A_CHUNK", 1, [1] * 12), ("MOST_ROWS", 5, [5, 5, 2])],
+)
+def test_rows_are_calibrated_with_no_more_at_a_time_than_memory_likes(bound, most, expected, monkeypatch):
+    """Of the widest level, which has six values."""
+    whole, add, seen = ladder_of().calibrate(UNLABELED), Gathering.add, []
+
+    def watched(gathering: Gathering, rows: Tensor) -> None:
+        seen.append(len(rows))
+        add(gathering, rows)
+
+    monkeypatch.setattr(f"tikas.model.calibration.{bound}", most)
+    monkeypatch.setattr(Gathering, "add", watched)
+    ladder = ladder_of().calibrate(UNLABELED)
+    assert seen == 3 * expected
+    torch.testing.assert_close(ladder.rungs[-1].deviation, whole.rungs[-1].deviation)
 
 
 def test_labelled_rows_that_all_weigh_nothing_cost_nothing():
