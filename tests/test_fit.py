@@ -269,6 +269,23 @@ def test_the_rows_that_training_is_watched_by_are_of_all_rows_and_not_the_first(
     torch.testing.assert_close(seen[0].reshape(-1, 7), every_fifth)
 
 
+def test_a_module_is_in_training_mode_again_after_held_out_rows_were_measured():
+    modes = []
+
+    class Watched(nn.Dropout):
+        def forward(self, x: Tensor) -> Tensor:
+            if torch.is_grad_enabled():
+                modes.append(self.training)
+            return super().forward(x)
+
+    def build(_: Recipe, shape: Sequence[int], outputs: int, __: int | None) -> Ladder:
+        layers = nn.Sequential(nn.Linear(*shape, 6), Watched(0.3), nn.Linear(6, outputs))
+        return gamma(layers, outputs, example=torch.zeros(2, *shape))
+
+    train(replace(RECIPE, costs=(1.0,), epochs=3), split=HELD_OUT, build=build)
+    assert all(modes)
+
+
 def test_members_of_other_sizes_are_refused():
     with pytest.raises(ValueError, match=r"equally many .* Fit those apart"):
         fit(blobs(), [SPLIT, HELD_OUT], RECIPE, [0, 1], device="cpu")
