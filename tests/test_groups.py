@@ -226,6 +226,13 @@ def test_a_batch_needs_no_memory_for_rows_that_are_not_there(monkeypatch, fleets
     assert fleets == [SEEDS]
 
 
+def test_rows_that_are_yet_to_come_to_a_device_leave_less_room_for_members(monkeypatch, fleets):
+    room_for(5.1, monkeypatch)
+    monkeypatch.setattr(groups, "_bytes_to_bring", lambda *_: groups.free_bytes(CPU) / 2)
+    together(ONE_EPOCH)
+    assert fleets == [SEEDS[:2], SEEDS[2:4], SEEDS[4:]]
+
+
 def test_where_not_even_one_seems_to_fit_they_are_tried_one_by_one(monkeypatch, fleets):
     """What a member needs is an estimate: whether one fits is for the device to say."""
     room_for(0.1, monkeypatch)
