@@ -435,6 +435,12 @@ def test_without_a_limit_there_is_what_the_machine_has(tmp_path, monkeypatch, li
     assert free_bytes(CPU) == 12_345
 
 
+def test_what_linux_tells_in_kilobytes_is_counted_in_bytes(tmp_path, monkeypatch):
+    monkeypatch.setattr(memory, "CONTROL_GROUPS", tmp_path)
+    monkeypatch.setattr(memory, "_figures", lambda _: {"MemTotal:": "9000", "MemAvailable:": "3000"})
+    assert free_bytes(CPU) == 3000 * 1024
+
+
 @pytest.mark.parametrize("system", ["macOS", "Windows"])
 def test_members_train_on_systems_that_tell_less_of_their_memory(tmp_path, monkeypatch, fleets, system):
     monkeypatch.setattr(memory, "CONTROL_GROUPS", tmp_path)
