@@ -68,6 +68,19 @@ def test_many_rows_are_whitened_and_answered_some_at_a_time(network, preprocess,
     assert max(seen["whitening"], default=0) <= most
 
 
+@pytest.mark.parametrize(("network", "kind"), [((8,), torch.float64), (RUNGS, torch.float32)], ids=["dense", "maps"])
+def test_rows_are_whitened_as_precisely_as_they_are_answered(network, kind, monkeypatch):
+    model, kinds, whiten = fitted(network, preprocess="whiten"), [], Whitening.__call__
+
+    def watched(whitening, images):
+        kinds.append(images.dtype)
+        return whiten(whitening, images)
+
+    monkeypatch.setattr(Whitening, "__call__", watched)
+    model.predict(IMAGES[:5])
+    assert kinds == [kind]
+
+
 @pytest.mark.parametrize(
     ("network", "most", "expected"),
     [((8,), 640, [10, 10, 5]), ((128,), 640, [5] * 5), ((8,), 10, [1] * 25)],
