@@ -595,3 +595,9 @@ def test_the_default_cost_of_the_top_is_the_same_however_low_the_ladder_is():
     ladders = [Ladder((4,), [Dense(3)] * rungs) for rungs in (1, 2, 3)]
     weights = [[rung.cost for rung in ladder.rungs] for ladder in ladders]
     assert weights == [[1000.0, 0.1], [1000.0, 10.0, 0.1], [1000.0, 10.0, 0.1, 0.1]]
+
+
+def test_a_calibrated_ladder_can_be_exported():
+    ladder = ladder_of().calibrate(UNLABELED).eval()
+    exported = torch.export.export(ladder, (UNLABELED,)).module()
+    torch.testing.assert_close(exported(UNLABELED), ladder(UNLABELED))
