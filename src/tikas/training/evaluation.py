@@ -20,6 +20,9 @@ MOST_WATCHED = 1_000
 MOST_IN_A_CHUNK, MOST_ON_GPU = 2**26, 2**27
 """Values of the largest level, of all members together, among those rows that are measured at once."""
 
+MOST_ROWS = 2048
+"""Rows that a CPU measures at once: with more it is slower."""
+
 
 def calibration_rows(split: Split, calibration: Calibration) -> NDArray[np.int64]:
     """Which rows of a member the statistics for prediction come from.
@@ -96,7 +99,7 @@ def error_of(ladder: Ladder, rows: Tensor, targets: Tensor) -> float:
 def _rows_at_once(ladder: Ladder, members: Sequence[int], rows: Tensor) -> int:
     """How many rows of every member are measured together, as memory likes it."""
     values = prod(members) * max(map(prod, ladder.shapes))
-    return max(1, min(8192, (MOST_ON_GPU if rows.is_cuda else MOST_IN_A_CHUNK) // values))
+    return max(1, MOST_ON_GPU // values if rows.is_cuda else min(MOST_ROWS, MOST_IN_A_CHUNK // values))
 
 
 def _outputs(ladder: Ladder, chunks: Iterable[Tensor]) -> Tensor:
