@@ -5,8 +5,8 @@ python benchmarks/evaluation.py --members 40 --record results/bench.jsonl
 After training, every member is calibrated on all training rows and measured on the test rows with both kinds of
 statistics, as every run by recipe is: its share is that of a run of the paper's length. Rows and members are on the
 device before the clock starts, as they are when training ends; records up to revision db58b27 have bringing them there
-in their seconds. Where rows are held out, all
-members are measured on them after every epoch: that is a share of each epoch.
+in their seconds. Where rows are held out, all members are measured on them after every epoch: that is a share of each
+epoch.
 """
 
 import argparse
