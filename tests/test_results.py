@@ -91,6 +91,11 @@ def test_a_cell_shows_published_against_measured_with_interval_seeds_and_verdict
     assert "**0.99 ± 0.08**, worse<br>0.84 ± 0.08" in page
 
 
+def test_an_interval_ends_where_errors_do() -> None:
+    page = results_page(Ledger.of(records("table1/full/1000", [1.0, 99.0])))
+    assert line_of(page, "table1/full/1000")[3] == "0.000 to 100.000"
+
+
 def test_quotations_are_marked_and_never_in_the_place_of_a_measurement() -> None:
     page = results_page(Ledger())
     assert "| *DGN* (quoted: Kingma et al. 2014) | *3.33 ± 0.14* | *2.40 ± 0.02* | *0.96* |" in page

@@ -193,8 +193,9 @@ def _beside(found: Reading | None) -> list[str]:
 
 
 def _interval(summary: Summary) -> str:
+    """Student's interval, as far as errors go: that of two seeds reaches far below zero."""
     interval = summary.interval()
-    return "" if interval is None else f"{interval[0]:.3f} to {interval[1]:.3f}"
+    return "" if interval is None else f"{max(0, interval[0]):.3f} to {min(100, interval[1]):.3f}"
 
 
 def _probability(p: float) -> str:
