@@ -110,9 +110,9 @@ def test_the_command_line_starts_from_the_papers_own_settings() -> None:
         assert preset_for(["train", "--data", data]) == CELL[cell].recipe
 
 
-def test_the_ladders_at_50_and_100_labels_have_forty_seeds() -> None:
+def test_the_ladders_at_50_and_100_labels_and_the_full_one_with_all_have_forty_seeds() -> None:
     forty = {cell.name for table in TABLES for cell in table.cells if cell.seeds == 40}
-    assert forty == {"table1/full/100", "table1/bottom/100", "text/full/50", "text/full-chosen/50"}
+    assert forty == {"table1/full/100", "table1/bottom/100", "table1/full/all", "text/full/50", "text/full-chosen/50"}
 
 
 def test_final_runs_hold_out_no_rows_and_studies_hold_out_ten_thousand() -> None:
