@@ -142,6 +142,13 @@ def test_a_class_of_two_rows_keeps_one_and_draws_that_left_one_are_as_they_were(
     assert 0 < len(refused) < 50
 
 
+@pytest.mark.parametrize(("seed", "expected"), [(2, [0, 1, 2, 4, 7]), (5, [0, 2, 3, 4, 6])])
+def test_a_seed_whose_draw_took_a_class_draws_again_what_it_always_drew(seed, expected):
+    y = np.array([0] * 6 + [1] * 2)
+    assert {6, 7} <= set(drawn_from_all(y, 5, seed))
+    assert split(y, None, validation=5, seed=seed).validation.tolist() == expected
+
+
 def test_as_many_rows_are_held_out_as_leave_each_class_one():
     y = np.array([0] * 5 + [1, 2, 2, -1])
     for seed in range(20):
