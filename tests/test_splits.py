@@ -174,6 +174,14 @@ def test_labels_that_are_not_classes_are_refused(y, message):
         split(y, None)
 
 
+def test_classes_may_be_unsigned():
+    """As those of MNIST are, in its files."""
+    y = MIXED[MIXED >= 0]
+    signed, unsigned = (split(y.astype(kind), 6, validation=4) for kind in (np.int64, np.uint8))
+    np.testing.assert_array_equal(signed.labeled, unsigned.labeled)
+    np.testing.assert_array_equal(signed.validation, unsigned.validation)
+
+
 def test_hidden_are_the_known_labels_of_every_class_that_are_neither_used_nor_held_out():
     y = np.array([0, 1, -1] * 10)
     rows = split(y, 4, validation=3)
