@@ -201,6 +201,15 @@ def test_no_two_purposes_of_a_seed_share_their_numbers():
         assert abs(correlation(draws[one], draws[other])) < 0.16  # five deviations of 1/√1000
 
 
+@pytest.mark.parametrize(
+    ("purpose", "expected"),
+    [("order", 631148586959934839), ("noise", 3592391217948464449), ("weights", 6490791970533958236)],
+)
+def test_a_seed_of_a_purpose_is_the_one_that_it_always_was(purpose, expected):
+    """By its number: generators of a CPU use 32 bits of it, those of a GPU all."""
+    assert generator(0, purpose).initial_seed() == expected
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_noise_is_of_the_kind_of_the_rows(dtype):
     examples = numbered(30)._replace(rows=torch.rand(30, 2, dtype=dtype))
