@@ -217,6 +217,14 @@ def test_noise_is_of_the_kind_of_the_rows(dtype):
     assert {draw.dtype for draw in batch.noise} == {dtype}
 
 
+def test_noise_of_maps_lies_with_its_channels_last():
+    streams = Streams(numbered(30), [split_of(30, 5)], [0], [(2, 3, 4), (3,)], 10, 6)
+    streams.start_epoch()
+    maps, _ = streams.batch(0).noise
+    assert maps.shape == (16, 2, 3, 4)
+    assert maps.is_contiguous(memory_format=torch.channels_last)
+
+
 # A member and its company.
 
 
