@@ -253,6 +253,21 @@ def test_what_a_member_sees_and_starts_from_depends_on_its_seed_alone(company, m
     assert all(torch.equal(one, other) for one, other in zip(alone, together, strict=True))
 
 
+def test_rows_and_noise_are_drawn_from_generators_of_their_own_and_no_more_than_is_needed():
+    """Or a seed would see something else, from the second epoch on, than it saw before."""
+    chosen, order, noise = split_of(65, 12), generator(3, "order"), generator(3, "noise")
+    streams = Streams(numbered(65), [chosen], [3], SHAPES, 10, 6, most_in_block=2)
+    for _ in range(2):
+        batches = epoch_of(streams)
+        unlabeled = torch.randperm(65, generator=order)[:60]
+        labeled = chosen.labeled[torch.rand(3, 12, generator=order).argsort(-1)]
+        assert torch.equal(torch.cat([numbers_of(batch.unlabeled) for batch in batches]), unlabeled)
+        assert torch.cat([numbers_of(batch.labeled) for batch in batches]).tolist() == labeled.flatten().tolist()
+        for first in range(0, 6, 2):
+            levels = [level.flatten() for batch in batches[first : first + 2] for level in batch.noise]
+            assert torch.equal(torch.cat(levels), torch.empty(2 * 16 * 15).normal_(generator=noise))
+
+
 def test_members_of_other_seeds_see_other_rows_and_noise_and_start_from_other_weights():
     company = [7, 8, 9]
     streams = Streams(numbered(90), [split_of(90, 9)] * 3, company, SHAPES, 20, 8)
