@@ -268,6 +268,15 @@ def test_rows_and_noise_are_drawn_from_generators_of_their_own_and_no_more_than_
             assert torch.equal(torch.cat(levels), torch.empty(2 * 16 * 15).normal_(generator=noise))
 
 
+@pytest.mark.parametrize("denoising", [True, False])
+def test_a_member_taken_out_of_its_company_sees_the_same(denoising):
+    splits = [split_of(90, 9, seed=seed) for seed in range(3)]
+    company = Streams(numbered(90, weights=True), splits, [7, 8, 9], SHAPES, 20, 8, 4, denoising)
+    for alone, together in zip(epoch_of(company.alone(1)), epoch_of(company), strict=True):
+        for ours, theirs in zip([*alone[:3], *alone.noise], [*together[:3], *together.noise], strict=True):
+            assert torch.equal(ours, theirs[1])
+
+
 def test_members_of_other_seeds_see_other_rows_and_noise_and_start_from_other_weights():
     company = [7, 8, 9]
     streams = Streams(numbered(90), [split_of(90, 9)] * 3, company, SHAPES, 20, 8)
