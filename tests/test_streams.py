@@ -312,6 +312,12 @@ def test_all_of_the_examples_go_to_another_device():
     assert {there.rows.device.type, there.targets.device.type, there.weights.device.type} == {"meta"}
 
 
+def test_examples_that_were_made_outside_of_inference_mode_are_not_copied():
+    """They may take up most of the memory."""
+    examples = numbered(6, weights=True)
+    assert all(one is other for one, other in zip(examples, examples.outside_inference_mode(), strict=True))
+
+
 def test_examples_that_were_made_in_inference_mode_are_copied_out_of_it():
     with torch.inference_mode():
         inside = numbered(6, weights=True)
