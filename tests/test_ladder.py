@@ -383,23 +383,42 @@ def test_a_labelled_batch_of_no_rows_is_as_good_as_none():
     torch.testing.assert_close(costs.total, ladder_of().costs(UNLABELED, noise=noise_for(12)).total)
 
 
-@pytest.mark.parametrize(
-    ("bound", "most", "expected"),
-    [("MOST_IN_A_CHUNK", 24, [4, 4, 4]), ("MOST_IN_A_CHUNK", 1, [1] * 12), ("MOST_ROWS", 5, [5, 5, 2])],
-)
-def test_rows_are_calibrated_with_no_more_at_a_time_than_memory_likes(bound, most, expected, monkeypatch):
-    """Of the widest level, which has six values."""
-    whole, add, seen = ladder_of().calibrate(UNLABELED), Gathering.add, []
+@pytest.fixture
+def chunks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many rows are calibrated at a time, level after level."""
+    add, seen = Gathering.add, []
 
     def watched(gathering: Gathering, rows: Tensor) -> None:
         seen.append(len(rows))
         add(gathering, rows)
 
-    monkeypatch.setattr(f"tikas.model.calibration.{bound}", most)
     monkeypatch.setattr(Gathering, "add", watched)
-    ladder = ladder_of().calibrate(UNLABELED)
-    assert seen == 3 * expected
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("bound", "most", "top", "expected"),
+    [
+        ("MOST_IN_A_CHUNK", 29, 3, [4, 4, 4]),
+        ("MOST_IN_A_CHUNK", 39, 8, [4, 4, 4]),
+        ("MOST_IN_A_CHUNK", 1, 3, [1] * 12),
+        ("MOST_ROWS", 5, 3, [5, 5, 2]),
+    ],
+)
+def test_rows_are_calibrated_with_no_more_at_a_time_than_memory_likes(bound, most, top, expected, monkeypatch, chunks):
+    """Of the widest level: the input, which has six values, or a top that has eight."""
+    rungs = [Dense(5), Dense(4), Dense(top)]
+    whole = ladder_of(rungs=rungs).calibrate(UNLABELED)
+    chunks.clear()
+    monkeypatch.setattr(f"tikas.model.calibration.{bound}", most)
+    ladder = ladder_of(rungs=rungs).calibrate(UNLABELED)
+    assert chunks == 3 * expected
     torch.testing.assert_close(ladder.rungs[-1].deviation, whole.rungs[-1].deviation)
+
+
+def test_rows_are_calibrated_as_many_at_a_time_as_are_asked_for(chunks):
+    ladder_of().calibrate(UNLABELED, chunk=7)
+    assert chunks == 3 * [7, 5]
 
 
 def test_labelled_rows_that_all_weigh_nothing_cost_nothing():
