@@ -12,6 +12,7 @@ from torch import Tensor
 from tikas import Conv, Dense, GlobalMeanPool, Ladder, MaxPool, MeanPool
 from tikas.data.sources import load
 from tikas.data.splits import split
+from tikas.model.dense import DenseRung
 from tikas.model.statistics import Gathering, normalize, normalize_with_statistics
 
 LEVELS = [(6,), (5,), (4,), (3,)]
@@ -419,6 +420,21 @@ def test_rows_are_calibrated_with_no_more_at_a_time_than_memory_likes(bound, mos
 def test_rows_are_calibrated_as_many_at_a_time_as_are_asked_for(chunks):
     ladder_of().calibrate(UNLABELED, chunk=7)
     assert chunks == 3 * [7, 5]
+
+
+@pytest.mark.parametrize(("most", "climbs"), [(60, 3), (59, 4), (48, 4), (47, 6)])
+def test_a_level_that_is_not_too_large_is_kept_for_those_above_it(most, climbs, monkeypatch):
+    """Twelve rows have 60 values on the first rung, 48 on the second. From what is kept, no rung is climbed twice."""
+    up, climbed = DenseRung.up, []
+
+    def watched(rung: DenseRung, hidden: Tensor) -> Tensor:
+        climbed.append(rung)
+        return up(rung, hidden)
+
+    monkeypatch.setattr("tikas.model.calibration.MOST_KEPT", most)
+    monkeypatch.setattr(DenseRung, "up", watched)
+    ladder_of().calibrate(UNLABELED)
+    assert len(climbed) == climbs
 
 
 def test_labelled_rows_that_all_weigh_nothing_cost_nothing():
