@@ -1,5 +1,6 @@
 """Many seeds as one program: each learns in company what it would have learnt alone."""
 
+from copy import deepcopy
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +11,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from tikas.data.splits import Split, split
 from tikas.data.streams import Examples, Streams
+from tikas.model.dense import DenseRung
 from tikas.model.ladder import Ladder
 from tikas.model.specs import Dense
 from tikas.training.fit import Trained, fit
@@ -180,6 +182,28 @@ def test_a_stack_gives_the_outputs_and_statistics_of_its_members():
         for member, ladder in enumerate(ladders):
             alone = ladder.calibrate(rows).train(mode)(rows)
             torch.testing.assert_close(together[member], alone, rtol=1e-10, atol=1e-12)
+
+
+def test_a_stack_is_calibrated_with_no_more_values_of_all_its_members_at_a_time_than_memory_likes(monkeypatch):
+    """Thirty rows of three members: 21 values of the input each, and 15 of the first rung, too many to keep."""
+    fleet, rows = stack(ladders_of()), normal(3, 30, 7, seed=1)
+    whole = deepcopy(fleet).calibrate(rows)
+    up, seen = DenseRung.up, []
+
+    def watched(rung: DenseRung, hidden: Tensor) -> Tensor:
+        seen.append(hidden.shape)
+        return up(rung, hidden)
+
+    monkeypatch.setattr("tikas.model.calibration.MOST_IN_A_CHUNK", 21 * 16 - 1)
+    monkeypatch.setattr("tikas.model.calibration.MOST_KEPT", 15 * 30 - 1)
+    monkeypatch.setattr(DenseRung, "up", watched)
+    fleet.calibrate(rows)
+    assert seen == [
+        *[(3, 15, 7)] * 2,  # to the first rung
+        *[(3, 15, 7), (3, 15, 5)] * 2,  # to the second, by way of the first
+        *[(3, 15, 4)] * 2,  # to the top, from the second
+    ]
+    torch.testing.assert_close(fleet.rungs[3].deviation, whole.rungs[3].deviation)
 
 
 def test_a_stack_draws_noise_for_every_member():
