@@ -20,6 +20,7 @@ from tikas.data.splits import split
 from tikas.model.gamma import Gamma, gamma
 from tikas.model.heads import width_of_output
 from tikas.model.parallel import CostsOf
+from tikas.model.running_statistics import calibrate_running_statistics
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:
@@ -425,6 +426,22 @@ def test_instance_normalisation_that_keeps_statistics_is_calibrated_with_what_it
     scores = network(IMAGES)
     torch.testing.assert_close(model.rung.mean, scores.mean(0))
     torch.testing.assert_close(model.rung.deviation, scores.std(0, correction=0))
+
+
+def test_instance_normalisation_of_one_row_after_another_is_calibrated_like_that_of_all_together():
+    class RowByRow(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.InstanceNorm2d(3, track_running_stats=True)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.stack([self.norm(row) for row in x])
+
+    one_by_one, together = RowByRow().eval(), nn.Sequential(nn.InstanceNorm2d(3, track_running_stats=True)).eval()
+    for network in (one_by_one, together):
+        calibrate_running_statistics(network, IMAGES.split(5))
+    torch.testing.assert_close(one_by_one.norm.running_mean, together[0].running_mean)
+    torch.testing.assert_close(one_by_one.norm.running_var, together[0].running_var)
 
 
 def test_costs_leave_the_running_statistics_of_instance_normalisation_alone():
