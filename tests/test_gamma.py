@@ -444,6 +444,16 @@ def test_instance_normalisation_of_one_row_after_another_is_calibrated_like_that
     torch.testing.assert_close(one_by_one.norm.running_var, together[0].running_var)
 
 
+def test_layers_that_keep_no_statistics_stay_so():
+    network = nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.InstanceNorm2d(4), nn.BatchNorm2d(4, track_running_stats=False), nn.Flatten()
+    )
+    model = gamma(network.append(nn.Linear(144, 3)), n_classes=3).calibrate(IMAGES)
+    model.costs(IMAGES)
+    for layer in (network[1], network[2]):
+        assert (layer.track_running_stats, layer.running_mean) == (False, None)
+
+
 def test_costs_leave_the_running_statistics_of_instance_normalisation_alone():
     network = instance_normalised()
     model = gamma(network, n_classes=3).calibrate(IMAGES)
