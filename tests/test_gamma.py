@@ -454,6 +454,13 @@ def test_layers_that_keep_no_statistics_stay_so():
         assert (layer.track_running_stats, layer.running_mean) == (False, None)
 
 
+def test_a_pass_ends_with_the_layer_whose_statistics_it_is_for():
+    network, passes = dense_network().eval(), []
+    network[6].register_forward_hook(lambda *_: passes.append("to the end"))
+    calibrate_running_statistics(network, UNLABELED.split(4))
+    assert passes == ["to the end"]  # to see which layers work, and how often
+
+
 def test_costs_leave_the_running_statistics_of_instance_normalisation_alone():
     network = instance_normalised()
     model = gamma(network, n_classes=3).calibrate(IMAGES)
