@@ -20,7 +20,7 @@ from tikas.data.splits import split
 from tikas.model.gamma import Gamma, gamma
 from tikas.model.heads import width_of_output
 from tikas.model.parallel import CostsOf
-from tikas.model.running_statistics import calibrate_running_statistics
+from tikas.model.running_statistics import calibrate_running_statistics, running_statistics_left_alone
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:
@@ -459,6 +459,15 @@ def test_a_pass_ends_with_the_layer_whose_statistics_it_is_for():
     network[6].register_forward_hook(lambda *_: passes.append("to the end"))
     calibrate_running_statistics(network, UNLABELED.split(4))
     assert passes == ["to the end"]  # to see which layers work, and how often
+
+
+def test_a_pass_that_fails_leaves_layers_as_they_were():
+    """One that learns its shape from rows, and has seen none, too."""
+    network = nn.Sequential(nn.BatchNorm1d(6), nn.LazyBatchNorm1d())
+    with pytest.raises(ArithmeticError), running_statistics_left_alone(network):
+        raise ArithmeticError
+    assert [layer.track_running_stats for layer in network] == [True, True]
+    assert network[1].has_uninitialized_params()
 
 
 def test_costs_leave_the_running_statistics_of_instance_normalisation_alone():
