@@ -435,6 +435,16 @@ def test_without_a_limit_there_is_what_the_machine_has(tmp_path, monkeypatch, li
     assert free_bytes(CPU) == 12_345
 
 
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_container_that_does_not_tell_all_has_what_the_machine_has(tmp_path, monkeypatch, version):
+    (tmp_path / "memory").mkdir()
+    for name, content in zip(VERSIONS[version], ("5000000", "3000000", "anon 7"), strict=False):
+        (tmp_path / name).write_text(f"{content}\n")
+    monkeypatch.setattr(memory, "CONTROL_GROUPS", tmp_path)
+    monkeypatch.setattr(memory, "_left_on_the_machine", lambda: 12_345)
+    assert free_bytes(CPU) == 12_345
+
+
 def test_what_linux_tells_in_kilobytes_is_counted_in_bytes(tmp_path, monkeypatch):
     monkeypatch.setattr(memory, "CONTROL_GROUPS", tmp_path)
     monkeypatch.setattr(memory, "_figures", lambda _: {"MemTotal:": "9000", "MemAvailable:": "3000"})
