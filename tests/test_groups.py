@@ -451,6 +451,24 @@ def test_what_linux_tells_in_kilobytes_is_counted_in_bytes(tmp_path, monkeypatch
     assert free_bytes(CPU) == 3000 * 1024
 
 
+def figures_are_missing(_: object) -> dict[str, str]:
+    raise FileNotFoundError("/proc/meminfo")
+
+
+def test_macos_has_all_its_pages(tmp_path, monkeypatch):
+    monkeypatch.setattr(memory, "CONTROL_GROUPS", tmp_path)
+    monkeypatch.setattr(memory, "_figures", figures_are_missing)
+    monkeypatch.setattr("os.sysconf", {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 3000}.get)
+    assert free_bytes(CPU) == 4096 * 3000
+
+
+def test_windows_is_taken_to_have_eight_gigabytes(tmp_path, monkeypatch):
+    monkeypatch.setattr(memory, "CONTROL_GROUPS", tmp_path)
+    monkeypatch.setattr(memory, "_figures", figures_are_missing)
+    monkeypatch.delattr("os.sysconf")
+    assert free_bytes(CPU) == 8_000_000_000
+
+
 @pytest.mark.parametrize("system", ["macOS", "Windows"])
 def test_members_train_on_systems_that_tell_less_of_their_memory(tmp_path, monkeypatch, fleets, system):
     monkeypatch.setattr(memory, "CONTROL_GROUPS", tmp_path)
