@@ -469,6 +469,13 @@ def test_windows_is_taken_to_have_eight_gigabytes(tmp_path, monkeypatch):
     assert free_bytes(CPU) == 8_000_000_000
 
 
+def test_a_gpu_has_what_is_free_and_what_torch_keeps_of_earlier_tensors(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (1000, 9000))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: 300)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda _: 100)
+    assert free_bytes(torch.device("cuda", 0)) == 1000 + (300 - 100)
+
+
 @pytest.mark.parametrize("system", ["macOS", "Windows"])
 def test_members_train_on_systems_that_tell_less_of_their_memory(tmp_path, monkeypatch, fleets, system):
     monkeypatch.setattr(memory, "CONTROL_GROUPS", tmp_path)
