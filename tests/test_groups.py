@@ -233,6 +233,11 @@ def test_rows_that_are_yet_to_come_to_a_device_leave_less_room_for_members(monke
     assert fleets == [SEEDS[:2], SEEDS[2:4], SEEDS[4:]]
 
 
+@pytest.mark.parametrize(("device", "expected"), [("cpu", 0), ("cuda:0", 100 * 7 * 8)])
+def test_rows_take_memory_on_a_device_that_they_are_not_on_yet(device, expected):
+    assert groups._bytes_to_bring(job(), torch.device(device)) == expected
+
+
 def test_where_not_even_one_seems_to_fit_they_are_tried_one_by_one(monkeypatch, fleets):
     """What a member needs is an estimate: whether one fits is for the device to say."""
     room_for(0.1, monkeypatch)
