@@ -640,17 +640,22 @@ def test_ctrl_c_in_the_second_of_three_fleets_keeps_the_first_and_what_there_is_
     assert all(ladder(examples().rows).isfinite().all() for ladder in cut.ladders)
 
 
-def test_ctrl_c_while_the_second_fleet_gets_ready_keeps_the_first(monkeypatch):
-    room_for(2.5, monkeypatch)
+def press_at_launches(numbers: set[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C while a fleet gets ready, at these of the launches, counted from one."""
     launched: list[object] = []
 
     def launch(*arguments: object, **more: object) -> Fleet:
         launched.append(arguments)
-        if len(launched) == 2:
+        if len(launched) in numbers:
             raise KeyboardInterrupt
         return launch_fleet(*arguments, **more)
 
     monkeypatch.setattr(loop, "launch", launch)
+
+
+def test_ctrl_c_while_the_second_fleet_gets_ready_keeps_the_first(monkeypatch):
+    room_for(2.5, monkeypatch)
+    press_at_launches({2}, monkeypatch)
     cut = together()
     assert cut.interrupted
     assert [len(history) for history in cut.histories] == [4, 4, 0, 0, 0]
@@ -658,12 +663,9 @@ def test_ctrl_c_while_the_second_fleet_gets_ready_keeps_the_first(monkeypatch):
 
 
 def test_ctrl_c_while_the_first_fleet_gets_ready_ends_everything(monkeypatch):
-    def launch(*_: object, **__: object) -> Fleet:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(loop, "launch", launch)
+    press_at_launches({1}, monkeypatch)
     with pytest.raises(KeyboardInterrupt):
-        together()
+        together(ONE_EPOCH)
 
 
 def test_ctrl_c_in_a_thread_stops_the_fleets_of_all_devices():
