@@ -662,6 +662,14 @@ def test_ctrl_c_while_the_second_fleet_gets_ready_keeps_the_first(monkeypatch):
     assert all(ladder(examples().rows).isfinite().all() for ladder in cut.ladders)
 
 
+def test_ctrl_c_once_more_ends_everything(monkeypatch):
+    """While the third fleet gets ready: the second was launched twice, in the end to have no epoch."""
+    room_for(2.5, monkeypatch)
+    press_at_launches({2, 4}, monkeypatch)
+    with pytest.raises(KeyboardInterrupt):
+        together(ONE_EPOCH)
+
+
 def test_ctrl_c_while_the_first_fleet_gets_ready_ends_everything(monkeypatch):
     press_at_launches({1}, monkeypatch)
     with pytest.raises(KeyboardInterrupt):
