@@ -375,6 +375,13 @@ def test_a_member_that_does_not_fit_alone_is_an_error_that_says_what_to_do(monke
     assert str(raised.value.__cause__) == "CUDA out of memory."
 
 
+def test_where_a_member_does_not_fit_alone_the_rows_that_come_beside_it_are_told(monkeypatch):
+    out_of_memory_beyond(0, monkeypatch)
+    monkeypatch.setattr(groups, "_bytes_to_bring", lambda *_: 3 * 10**9)
+    with pytest.raises(torch.OutOfMemoryError, match=", beside 3 GB for all rows, and "):
+        train_in_groups(job().of([0]), [CPU], None)
+
+
 def test_of_a_gpu_that_is_too_small_its_rows_and_the_cpu_are_told():
     said = memory.shortage(torch.device("cuda", 1), 95 * 10**9, of_rows=10**9, free=8 * 10**10, batch_size=100)
     assert "the memory of cuda:1. By an estimate it needs 95 GB, beside 1 GB for all rows, and 80 GB were free." in said
