@@ -728,8 +728,9 @@ def test_what_a_fleet_needs_is_told_before_its_first_epoch(monkeypatch):
     first, *others = told_of(monkeypatch, room=5.1)
     assert first.epoch == 0
     assert first.members == []
-    assert first.doing.startswith("getting ready: 5 members, about ")
-    assert first.doing.endswith(" GB")
+    needed = bytes_of_a_member(build_double(RECIPE, (7,), 3, 0), rows=2 * 20 + 12, updates_in_a_block=1)
+    figures = f"{5 * needed / 1e9:.2g} of {groups.free_bytes(CPU) / 1e9:.3g} GB"
+    assert first.doing == f"getting ready: 5 members, about {figures}"
     assert [progress.doing for progress in others] == [""] * 4
 
 
