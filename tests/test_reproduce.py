@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
+import torch
 from sklearn.semi_supervised import SelfTrainingClassifier
 from sklearn.svm import SVC
 
@@ -26,6 +27,7 @@ from tikas.experiments.records import DamagedRecordWarning, append, hardware, re
 from tikas.experiments.reproduce import UNFINISHED, reproduce
 from tikas.experiments.rivals import METHODS, RIVALS, Rival, measure_rival
 from tikas.experiments.rows import Rows, load_rows
+from tikas.experiments.run import splits_of
 from tikas.experiments.tasks import TASKS, Task, families, key_of, shortened
 from tikas.training import groups, keeping, loop
 from tikas.training.fit import Progress
@@ -326,6 +328,17 @@ def test_choosing_a_setting_touches_no_test_row(tmp_path: Path) -> None:
 
 
 def test_a_setting_is_judged_on_rows_that_it_was_not_trained_on() -> None:
+    rows = training_rows(DIGIT_ROWS)
+    (chosen_rows,) = splits_of([SETTING.recipe], [0], rows.y)
+    other = replace(rows, x=rows.x.copy())
+    other.x[chosen_rows.validation] = 0.5
+    trials = [try_settings([SETTING], [0], each) for each in (rows, other)]
+    first, second = (trial.trained.ladders[0].state_dict() for trial in trials)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert trials[0].validation_errors[0] < 80 < trials[1].validation_errors[0]
+
+
+def test_a_setting_is_judged_as_its_last_epoch_was() -> None:
     trial = try_settings([SETTING] * 2, [0, 1], training_rows(DIGIT_ROWS))
     for history, error in zip(trial.trained.histories, trial.validation_errors, strict=True):
         assert error == pytest.approx(history[-1]["validation_error"], abs=1e-9)
