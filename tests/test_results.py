@@ -229,8 +229,8 @@ def test_a_study_chooses_only_when_all_of_its_settings_were_tried() -> None:
     assert chosen(settings, Ledger.of([*ten, *more])) == choice, "by the seeds that all of them have"
     asks_for_more = [*settings[:-1], replace(settings[-1], seeds=11)]
     assert chosen(asks_for_more, Ledger.of([*ten, *more])) is None, "one lacks seeds that it asks for"
-    page = results_page(Ledger.of(tried))
-    assert "| **2** (chosen) | 1.000 |" in page
+    assert "| **2** (chosen) | 1.000 ± 0.000 |" in results_page(Ledger.of(ten))
+    assert "| **2** (best so far) | 1.000 |" in results_page(Ledger.of(tried)), "one seed of ten"
 
 
 @pytest.mark.parametrize(

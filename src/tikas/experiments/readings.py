@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from statistics import mean
 
@@ -35,6 +35,8 @@ class Reading:
         What most of the members were measured on.
     elsewhere
         How many members were measured on which other hardware.
+    sizes
+        How many members the fleets on `hardware` had.
 
     Examples
     --------
@@ -49,6 +51,12 @@ class Reading:
     updates_seconds: float | None
     hardware: str
     elsewhere: Mapping[str, int] = field(default_factory=dict)
+    sizes: Collection[int] = ()
+
+    @property
+    def fleets(self) -> str:
+        """The sizes of the fleets, in words."""
+        return ", ".join(map(str, sorted(self.sizes)))
 
     @property
     def summary(self) -> Summary:
@@ -101,6 +109,7 @@ def reading(task: Task, ledger: Ledger) -> Reading | None:
         updates_seconds=None if isinstance(task, Rival) else _updates_seconds(at_one_go, task.recipe.epochs),
         hardware=hardware,
         elsewhere=dict(others),
+        sizes={record.get("members", 1) for record in same},
     )
 
 

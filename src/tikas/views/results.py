@@ -66,10 +66,13 @@ Errors are test errors in percent: mean ± deviation over seeds, which decide on
 noise. Final runs train on all training rows, the last update counts, and settings were written down before them. Four
 cells were searched for after test errors of their model were known, by held-out rows again, as their notes tell:
 `text/full-chosen/50`, `table2/small-gamma-chosen/100`, `table2/small-gamma-short/100` and `table2/small-full/100`. The
-paper's own settings stand beside them.
+paper's own settings stand beside them. A record belongs to the cell that has its recipe; the cell that it names is the
+one that it was run for. Those of `text/full-chosen/50`, of the two Γ-models chosen here and of some settings of their
+studies were run by scripts before the cell or the setting was in git: their revisions have the code that trained them,
+and not its name.
 
-The interval holds the true mean with 95 % confidence (Student's t). The verdict compares the measured mean with the
-published one, or where there is none with that of the cell it is *against*, by Welch's test, two-sided at
+The interval holds the true mean with 95 % confidence (Student's t; cut at 0 and 100). The verdict compares the measured
+mean with the published one, or where there is none with that of the cell it is *against*, by Welch's test, two-sided at
 {100 * LEVEL:g} % for each cell by itself: *better* and *worse* are differences that chance would hardly make,
 *compatible* is the rest, and *untested* are single runs on both sides. Where one side is a single run,
 the other's deviation stands in for its own (Student's test). The paper's number of runs is 10, 40 for the ladders at
@@ -215,12 +218,14 @@ def _curve_section(ledger: Ledger) -> str:
         without = "" if found is None else _seconds(found.updates_seconds)
         figures = _figures(found, cell.seeds, None)[:3]
         beside = _beside(found)[1:]
-        rows.append([str(cell.recipe.epochs), *figures, *beside[:1], without, *beside[1:]])
-    header = ["epochs", "measured", "95 % interval", "seeds", "seconds", "without warm-up", "hardware"]
+        fleets = "" if found is None else found.fleets
+        rows.append([str(cell.recipe.epochs), *figures, *beside[:1], without, fleets, *beside[1:]])
+    header = ["epochs", "measured", "95 % interval", "seeds", "seconds", "without warm-up", "fleets of", "hardware"]
     parts = [
         "## Error against seconds: the full ladder at 100 labels, by its number of epochs",
-        "Schedules are to be compared by their time without warm-up: what was compiled for the first is there for the "
-        "others. A member of a larger fleet takes less time as well.",
+        "Schedules are to be compared by their time without warm-up, where that was kept: what was compiled for the "
+        "first is there for the others. Nor are rows to be compared whose fleets or hardware differ: a member of a "
+        "larger fleet takes less time, and one beside other runs more.",
         markdown_table(header, rows, numbers_from=0),
     ]
     if "curve.svg" in pictures(ledger):
@@ -271,13 +276,15 @@ def _studies_section(ledger: Ledger) -> str:
 
 def _study_table(settings: Sequence[Setting], ledger: Ledger) -> str:
     choice = chosen(settings, ledger)
+    found = {setting: reading(setting, ledger) for setting in settings}
+    complete = all(each and set(each.errors).issuperset(range(setting.seeds)) for setting, each in found.items())
     rows = []
-    for setting in settings:
+    for setting, each in found.items():
         point = setting.name.rpartition("/")[2]
-        found = reading(setting, ledger)
-        labeled = "" if found is None or found.labeled is None else in_words(found.labeled, 3)
-        figures = [*_figures(found, setting.seeds, None)[:3], labeled]
-        rows.append([f"**{point}** (chosen)" if setting == choice else point, *figures])
+        labeled = "" if each is None or each.labeled is None else in_words(each.labeled, 3)
+        figures = [*_figures(each, setting.seeds, None)[:3], labeled]
+        marked = f"**{point}** ({'chosen' if complete else 'best so far'})" if setting == choice else point
+        rows.append([marked, *figures])
     header = ["setting", "validation error, %", "95 % interval", "seeds", "labelled rows' statistics"]
     return markdown_table(header, rows)
 
