@@ -1,4 +1,4 @@
-"""The README's examples run as they stand, and its figures are those of the records."""
+"""The README's examples run as they stand; its figures, and those of the engine's page, are those of the records."""
 
 import json
 import re
@@ -11,6 +11,7 @@ import pytest
 
 from tikas.experiments.ledger import Ledger, recipe_key
 from tikas.experiments.paper import TABLES
+from tikas.experiments.profiles import read_profile
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -154,3 +155,42 @@ def test_the_figures_in_the_text_are_those_of_the_records() -> None:
         f"{engine:.0f} ms there, that of a plain PyTorch ladder {plain:.0f}: {plain / engine:.1f} times",
     ):
         assert figure in PROSE
+
+
+def test_the_figures_of_the_engines_page_are_those_of_the_records() -> None:
+    page = " ".join((ROOT / "docs" / "engine.md").read_text().split())
+    before, now = (
+        {record["members"]: record["ms"] for record in records(f"fleet{name}")} for name in ("-before-layout", "")
+    )
+    was, is_now, alone = (
+        read_profile(ROOT / "results" / name).groups()
+        for name in ("profile-40-seeds.txt", "profile-40-seeds.json", "profile-1-seeds.json")
+    )
+    up, down, back = (is_now[f"chains {way}"] for way in ("up", "down", "back"))
+    levels = sum(us for kind, us in alone.items() if kind.startswith("chains"))
+    exact, fast = (
+        {record["seed"]: record["test_error"] for record in records(f"mnist-100-labels{name}")}
+        for name in ("-exact", "")
+    )
+    above = [exact[seed] - fast[seed] for seed in fast]
+    timed = {(record["benchmark"], record["what"]): record for record in records("bench")}
+    width, depth, batch, rows = (
+        timed["scaling", f"{what}: exponent"]["exponent"] for what in ("width", "depth", "batch", "rows")
+    )
+    for figure in (
+        *(f"| {members} | {before[members]:.3f} | {now[members]:.3f} |" for members in (1, 10, 40)),
+        f"{mean(above):.3f} above bf16",
+        f"standard error of that difference, seed by seed, is {stdev(above) / len(above) ** 0.5:.3f}",
+        f"to the power {width:.2f}, with depth {depth:.2f} and with the batch {batch:.2f}",
+        f"that of an epoch with the rows {rows:.2f}",
+        f"{sum(is_now.values()):.0f} in all: Adam {is_now['optimiser']:.0f}",
+        f"products {is_now['products']:.0f}; the kernels of the levels",
+        f"{up + down + back:.0f} (up {up:.0f}, down {down:.0f}, back {back:.0f}); noise {is_now['noise']:.0f}",
+        f"unaligned widths {was['products']:.0f}, chains of compiled kernels {was['chains']:.0f}",
+        f"the rest {was['rest']:.0f}, and {was['kernels not listed']:.0f} in kernels that the record does not list",
+        f"levels {levels:.0f}, products {alone['products']:.0f}, Adam {alone['optimiser']:.0f}",
+        f"Adam is {100 * is_now['optimiser'] / sum(is_now.values()):.0f} % of what remains",
+        f"| Conv-FC | 1 | {timed['convolutions', 'conv_fc, full']['ms']:.2f} |",
+        f"| Conv-Small Γ | 1 | {timed['convolutions', 'conv_small, Γ']['ms']:.2f} |",
+    ):
+        assert figure in page
