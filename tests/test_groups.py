@@ -2,9 +2,10 @@
 
 import re
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
-from threading import Barrier, Event
+from threading import Barrier, Event, local
 
 import numpy as np
 import pytest
@@ -509,6 +510,45 @@ def test_members_spread_over_devices_learn_what_they_learn_on_one(devices, own):
 def test_each_device_trains_its_share(fleets):
     train_in_groups(job(ONE_EPOCH), [CPU] * 2, None)
     assert sorted(fleets, key=len) == [SEEDS[3:], SEEDS[:3]]
+
+
+GPUS = [torch.device("cuda", index) for index in range(4)]
+
+
+@pytest.fixture
+def met(monkeypatch: pytest.MonkeyPatch) -> list[tuple[torch.device, torch.device | None, list[int]]]:
+    """Of every fleet that a GPU trains, which a CPU does for it: that GPU, the current one of its thread, its seeds."""
+    met: list[tuple[torch.device, torch.device | None, list[int]]] = []
+    thread = local()
+
+    @contextmanager
+    def current(device: torch.device) -> Iterator[None]:
+        thread.current = device
+        try:
+            yield
+        finally:
+            thread.current = None
+
+    def train(job: Job, device: torch.device, *rest: object) -> Trained:
+        met.append((device, getattr(thread, "current", None), list(job.seeds)))
+        return train_one_fleet(job, CPU, *rest)
+
+    monkeypatch.setattr(torch.cuda, "device", current)
+    monkeypatch.setattr(groups, "free_bytes", lambda _: 10**9)
+    monkeypatch.setattr(groups, "train", train)
+    return met
+
+
+@pytest.mark.parametrize(
+    ("devices", "shares"),
+    [(GPUS[2:3], [SEEDS]), (GPUS[3:1:-1], [SEEDS[:3], SEEDS[3:]]), (GPUS, [SEEDS[:2], SEEDS[2:4], SEEDS[4:]])],
+    ids=["one", "two", "four"],
+)
+def test_each_share_trains_on_a_gpu_of_its_own_which_is_the_current_one_of_its_thread(met, devices, shares):
+    """Triton launches kernels on the current GPU, wherever their tensors are."""
+    train_in_groups(job(ONE_EPOCH), devices, None)
+    expected = [(device, device, share) for device, share in zip(devices, shares, strict=False)]
+    assert sorted(met, key=lambda fleet: SEEDS.index(fleet[2][0])) == expected
 
 
 def test_modules_train_on_one_device_for_they_draw_from_generators_that_all_threads_share(monkeypatch):
