@@ -199,6 +199,22 @@ def test_threads_of_several_gpus_capture_one_after_the_other(monkeypatch):
 
 
 @pytest.mark.usefixtures("machine")
+@pytest.mark.parametrize("kind", [CapturedFleet, SideBySide])
+def test_a_capture_minds_only_what_its_own_thread_does(monkeypatch, kind):
+    """By default it fails when a thread that trains on another GPU asks for memory meanwhile."""
+    modes, graph = [], torch.cuda.graph
+
+    def noting(*given: object, capture_error_mode: str = "global", **named: object) -> object:
+        modes.append(capture_error_mode)
+        return graph(*given, **named)
+
+    monkeypatch.setattr(torch.cuda, "graph", noting)
+    fleet = fleet_of(kind, IMAGES, 2, compiled=False)
+    fleet.train_epoch(rates_of(fleet, own=False))
+    assert modes == ["thread_local"] * (2 if kind is SideBySide else 1)
+
+
+@pytest.mark.usefixtures("machine")
 @pytest.mark.parametrize("own", [False, True], ids=["one rate", "own rates"])
 def test_members_side_by_side_learn_what_they_learn_stacked(own):
     apart = trained(fleet_of(SideBySide, IMAGES, 3, compiled=False), own=own)
