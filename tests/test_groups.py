@@ -570,12 +570,22 @@ def test_a_device_that_was_named_is_the_one_that_is_used():
 
 
 @pytest.mark.parametrize(
-    ("asked", "members", "expected"), [("cuda", 3, [0, 1, 2]), ("cuda", 9, [0, 1, 2, 3]), ("cuda:2", 9, [2])]
+    ("asked", "current", "members", "expected"),
+    [
+        ("cuda", 0, 3, [0, 1, 2]),
+        ("cuda", 0, 9, [0, 1, 2, 3]),
+        ("cuda", 1, 1, [1]),
+        ("cuda", 2, 3, [2, 3, 0]),
+        ("cuda:2", 1, 9, [2]),
+    ],
 )
-def test_any_gpu_means_as_many_of_four_as_there_are_members_for(monkeypatch, asked, members, expected):
+def test_any_gpu_means_as_many_of_four_as_there_are_members_for_from_the_current_one_on(
+    monkeypatch, asked, current, members, expected
+):
     monkeypatch.setattr(groups, "suitable_device", torch.device)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
-    assert suitable_devices(asked, members) == [torch.device("cuda", index) for index in expected]
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: current)
+    assert suitable_devices(asked, members) == [GPUS[index] for index in expected]
 
 
 def test_an_error_on_one_device_is_raised_and_ends_the_others(monkeypatch):

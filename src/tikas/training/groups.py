@@ -22,7 +22,7 @@ NO_MEMORY = ("DefaultCPUAllocator", "CUDA error: out of memory", "STATUS_ALLOC_F
 
 
 def suitable_devices(asked: str | torch.device | None, members: int) -> list[torch.device]:
-    """The device that was asked for; where it is any GPU, as many of them as there are members for.
+    """The device that was asked for; where it is any GPU, as many as there are members for, the current one first.
 
     Examples
     --------
@@ -32,7 +32,8 @@ def suitable_devices(asked: str | torch.device | None, members: int) -> list[tor
     device = suitable_device(asked)
     if device.type != "cuda" or device.index is not None:
         return [device]
-    return [torch.device("cuda", index) for index in range(min(torch.cuda.device_count(), members))]
+    first, count = torch.cuda.current_device(), torch.cuda.device_count()
+    return [torch.device("cuda", (first + place) % count) for place in range(min(count, members))]
 
 
 def train_in_groups(job: Job, devices: Sequence[torch.device], on_epoch: Callable[[Progress], None] | None) -> Trained:
