@@ -784,6 +784,24 @@ def test_what_a_fleet_needs_is_told_before_its_first_epoch(monkeypatch):
     assert [progress.doing for progress in others] == [""] * 4
 
 
+@pytest.mark.usefixtures("met")
+def test_what_is_free_is_told_of_the_gpu_that_a_fleet_gets_ready_on(monkeypatch):
+    """Though all are planned for before the first starts."""
+    planned, plan_groups = Barrier(2), groups._groups
+
+    def plan(*given: object) -> list[list[int]]:
+        planned_here = plan_groups(*given)
+        planned.wait(timeout=10)
+        return planned_here
+
+    monkeypatch.setattr(groups, "_groups", plan)
+    monkeypatch.setattr(groups, "free_bytes", {GPUS[0]: 80 * 10**9, GPUS[1]: 24 * 10**9}.get)
+    told: list[Progress] = []
+    train_in_groups(job(ONE_EPOCH), GPUS[:2], told.append)
+    starts = [re.sub(r"about \S+", "some", progress.doing) for progress in told if progress.doing]
+    assert sorted(starts) == ["getting ready: 2 members, some of 24 GB", "getting ready: 3 members, some of 80 GB"]
+
+
 def test_every_fleet_tells_that_it_gets_ready(monkeypatch):
     """A smaller one is compiled and captured anew."""
     told = [(progress.epoch, progress.doing.split(",")[0]) for progress in told_of(monkeypatch, 2.5) if progress.doing]

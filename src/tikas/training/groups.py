@@ -127,7 +127,7 @@ def _train_group(job: Job, device: torch.device, reporter: "_Reporter", stop: Ev
         reporter(lines)
 
     if not stop.is_set():  # or it will have no epoch
-        reporter.starts(members, finished)
+        reporter.starts(members, finished, free)
     try:
         trained = train(job, device, on_epoch, stop, kept)
         if job.keeping is not None and isinstance(job.keeping.store, Memory):
@@ -180,12 +180,12 @@ def _groups(job: Job, members: Sequence[int], device: torch.device, reporter: "_
     ladder, recipe = job.build_member(members[0]), job.recipes[0]
     rows = 2 * min(recipe.batch_size, len(job.splits[0].unlabeled)) + recipe.labeled_batch_size
     block = UPDATES_IN_A_REPLAY if device.type == "cuda" else 1
-    needed, free = bytes_of_a_member(ladder, rows, block), free_bytes(device)
-    left = SHARE_OF_MEMORY * free - _bytes_to_bring(job, device)
+    needed = bytes_of_a_member(ladder, rows, block)
+    left = SHARE_OF_MEMORY * free_bytes(device) - _bytes_to_bring(job, device)
     most = max(1, int(left // needed)) if isinstance(ladder, Ladder) else 1
     fleets = ceil(len(members) / most)
     size = ceil(len(members) / fleets)
-    reporter.plans(fleets, needed, free)
+    reporter.plans(fleets, needed)
     return [list(members[first : first + size]) for first in range(0, len(members), size)]
 
 
@@ -201,15 +201,14 @@ class _Reporter:
     def __init__(self, job: Job, on_epoch: Callable[[Progress], None] | None) -> None:
         self._on_epoch = on_epoch
         self._epochs = job.recipes[0].epochs
-        self._fleets = self._done = 0
-        self.needed = self._free = 0
+        self._fleets = self._done = self.needed = 0
         self._lock = Lock()
 
-    def plans(self, fleets: int, needed: int, free: int) -> None:
-        """So many fleets, of members that need so many bytes each of those that are free."""
+    def plans(self, fleets: int, needed: int) -> None:
+        """So many fleets, of members that need so many bytes each: the same on all devices, which are of one kind."""
         with self._lock:
             self._fleets += fleets
-            self.needed, self._free = needed, free
+            self.needed = needed
 
     def splits(self, members: int, lost: int) -> None:
         with self._lock:
@@ -217,10 +216,11 @@ class _Reporter:
             self._done -= lost
             self._tell([], f"out of memory: {members} members go on in two fleets")
 
-    def starts(self, members: int, epochs: int) -> None:
+    def starts(self, members: int, epochs: int, free: int) -> None:
+        """A fleet that has had so many epochs, on a device with so many bytes free."""
         with self._lock:
             self._done += epochs
-            need = f"about {members * self.needed / 1e9:.2g} of {self._free / 1e9:.3g} GB"
+            need = f"about {members * self.needed / 1e9:.2g} of {free / 1e9:.3g} GB"
             behind = f", going on after epoch {epochs}" if epochs else ""
             self._tell([], f"getting ready: {members} member{'s' * (members > 1)}, {need}{behind}")
 
