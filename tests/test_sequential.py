@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.utils import prune
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tikas import Ladder, gamma
+from tikas import Dense, Ladder, gamma
 from tikas.model.layers import CannotBeARungError
 from tikas.model.running_statistics import calibrate_running_statistics
 
@@ -329,6 +329,37 @@ def test_in_training_mode_a_normalised_network_and_its_ladder_do_the_same():
     ladder = Ladder.from_sequential(network)
     scores = network.train()(rows)
     torch.testing.assert_close(ladder.rungs[3].normalize(scores), ladder.encode(rows)[0], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("activation", [nn.LeakyReLU(), nn.GELU(approximate="tanh")], ids=["slope", "tanh"])
+def test_weights_are_loaded_only_where_the_activations_are_the_same(activation, tmp_path):
+    network = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), activation, nn.Linear(8, 4)).eval()
+    ladder = Ladder.from_sequential(network).eval()
+    torch.save(ladder.state_dict(), tmp_path / "weights.pt")
+    weights = torch.load(tmp_path / "weights.pt", weights_only=True)
+    again = deepcopy(ladder)
+    for parameter in again.parameters():
+        parameter.data.zero_()
+    again.load_state_dict(weights)
+    assert torch.equal(again(ROWS), ladder(ROWS))
+
+    name = "leaky_relu" if isinstance(activation, nn.LeakyReLU) else "gelu"
+    usual = Ladder((6,), [Dense(8, activation=name), Dense(4)])
+    with pytest.raises(RuntimeError, match=r"Unexpected key.*rungs\.1\.function"):
+        usual.load_state_dict(weights)
+    with pytest.raises(RuntimeError, match=rf"is {name}\(.*\) here and the usual one of its name in the state dict"):
+        again.load_state_dict({name: tensor for name, tensor in weights.items() if "function" not in name})
+
+
+def test_weights_of_another_slope_are_refused():
+    one, other = (
+        Ladder.from_sequential(nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.LeakyReLU(slope), nn.Linear(8, 4)))
+        for slope in (0.01, 0.2)
+    )
+    with pytest.raises(
+        RuntimeError, match=r"leaky_relu\(negative_slope=0.01\) here and leaky_relu\(negative_slope=0.2\)"
+    ):
+        one.load_state_dict(other.state_dict())
 
 
 def test_settings_are_the_ladders():

@@ -91,7 +91,7 @@ def from_sequential(
     for level, (group, rung) in enumerate(zip(groups[1:], ladder.rungs[1:], strict=True), 1):
         assert isinstance(rung, NormalizedRung)
         if group.function is not None:
-            rung.activation = rung.activation._replace(function=group.function)
+            _give_function(rung, group.function)
         moments = partial(ascent.moments, level) if ascent else None
         difference = _fill(rung, group, difference, moments, shifts=not _padded_next(groups[level + 1 :]))
         difference = _after(group, difference, rung.shape)
@@ -227,6 +227,36 @@ def _input_shape(groups: Sequence[Group], given: Sequence[int] | None) -> Shape:
         f"The network begins with {first.layer}, which works on maps of any size; give input_shape, "
         "(channels, height, width)."
     )
+
+
+def _give_function(rung: NormalizedRung, function: Callable[[Tensor], Tensor]) -> None:
+    """An activation that no spec has a name for: state dicts tell of it, and are refused where they tell of another."""
+    rung.activation = rung.activation._replace(function=function)
+    rung.register_state_dict_post_hook(_tell_function)  # type: ignore[no-untyped-call]
+    rung.register_load_state_dict_pre_hook(_check_function)  # type: ignore[no-untyped-call]
+
+
+def _function_in_words(rung: NormalizedRung) -> str:
+    function = rung.activation.function
+    assert isinstance(function, partial)
+    settings = ", ".join(f"{name}={value!r}" for name, value in function.keywords.items())
+    return f"{function.func.__name__}({settings})"
+
+
+def _tell_function(rung: NormalizedRung, state: dict[str, Tensor], prefix: str, _metadata: object) -> None:
+    words = _function_in_words(rung).encode()
+    state[f"{prefix}function"] = torch.tensor(list(words), dtype=torch.uint8, device="cpu")
+
+
+def _check_function(rung: NormalizedRung, state: dict[str, Tensor], prefix: str, *others: Any) -> None:
+    errors: list[str] = others[-1]
+    told = state.pop(f"{prefix}function", None)
+    known = "the usual one of its name" if told is None else bytes(told.tolist()).decode()
+    if known != (own := _function_in_words(rung)):
+        errors.append(
+            f"{prefix}function: the activation is {own} here and {known} in the state dict. Make the ladder by "
+            "from_sequential of the network that the weights are from."
+        )
 
 
 def _check_shapes(groups: Sequence[Group], below: Shape) -> None:
