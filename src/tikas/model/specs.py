@@ -240,6 +240,9 @@ class MaxPool(Pool):
     The way down copies each value to every position of its window. A position in several windows takes the mean of
     their values, one in no window zero.
 
+    Below the top, the cost divides ẑ by a deviation of at least 0.1, which the paper does not: a channel that is silent
+    in a batch has next to none, and would make the cost explode.
+
     Examples
     --------
     >>> MaxPool(2).shape((96, 17, 17)), MaxPool(3, stride=2).shape((96, 17, 17))
