@@ -152,6 +152,25 @@ def test_every_benchmark_gives_figures_on_a_cpu():
 
 
 @pytest.mark.usefixtures("small")
+def test_large_products_are_timed_several_at_once_and_told_of_one(monkeypatch):
+    timed: list[Side] = []
+
+    def interleaved(sides: list[Side], *_: object) -> dict[str, Timing]:
+        timed.extend(sides)
+        return {"update": Timing([4.0], 0), "large product": Timing([2.0], 0)}
+
+    monkeypatch.setattr(bench_suite, "interleave", interleaved)
+    (figure,) = BENCHMARKS["utilisation"](Plan(CPU, quick=True))
+    products: list[torch.Size] = []
+    monkeypatch.setattr(torch, "matmul", lambda left, right: products.append(left.shape + right.shape))
+    (large,) = (side for side in timed if side.name == "large product")
+    large.block()
+    assert products == [(2048,) * 4] * 10
+    assert large.units == 10
+    assert figure.details["large_product_teraflops"] == pytest.approx(2 * 2048**3 / 2e-3 * 1e-12)
+
+
+@pytest.mark.usefixtures("small")
 def test_convolutional_networks_are_timed_with_their_rows(monkeypatch):
     name = "conv_small, Γ"
     monkeypatch.setattr(bench_suite, "CONVOLUTIONAL", {name: bench_suite.CONVOLUTIONAL[name]})
