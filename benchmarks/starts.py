@@ -2,9 +2,10 @@
 
     python benchmarks/starts.py --record results/starts.jsonl
 
-Every start is a process of its own. The first finds nothing that was compiled before, the second what the first left.
-Seconds are those from the launch of the fleet, torch imported and rows in memory, to the end of its first updates; the
-share of Python and torch, which a process needs before it can do anything, is told beside them.
+Every start is a process of its own, of a fleet on made-up rows of the shape of MNIST's (of CIFAR-10's for Conv-Large).
+The first finds nothing that was compiled before, the second what the first left. Seconds are those from the launch of
+the fleet, torch imported and rows in memory, to the end of its first updates; the share of Python and torch, which a
+process needs before it can do anything, is told beside them.
 """
 
 import argparse
@@ -28,6 +29,8 @@ SHAPES: dict[str, tuple[Recipe, tuple[int, ...], int]] = {
     "dense, 40 seeds": (Recipe(), (784,), 40),
     "conv_small Γ, 5 seeds": (Recipe(network=("conv_small",), costs=(1.0,)), (1, 28, 28), 5),
     "conv_small full, 1 seed": (Recipe(network=("conv_small",), costs=(1000.0, 10.0, 1.0)), (1, 28, 28), 1),
+    "conv_fc full, 2 seeds": (Recipe(network=("conv_fc",)), (1, 28, 28), 2),
+    "conv_large Γ, 1 seed": (Recipe(network=("conv_large",), costs=(4.0,), activation="leaky_relu"), (3, 32, 32), 1),
 }
 CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 
