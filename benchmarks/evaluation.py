@@ -97,10 +97,11 @@ def main() -> None:
     device, rows, recipe = suitable_device(arguments.device), load_rows(arguments.data), RECIPES[arguments.data]
     held_out = replace(recipe, validation=arguments.held_out or HELD_OUT[arguments.data])
     print(headline(device), flush=True)
-    for when, details in (
-        ("after training", after_training(recipe, members, epochs, rows, device)),
-        ("after every epoch", after_every_epoch(held_out, members, epochs, rows, device)),
+    for when, measured, of in (
+        ("after training", after_training, recipe),
+        ("after every epoch", after_every_epoch, held_out),
     ):
+        details = measured(of, members, epochs, rows, device)
         share, seconds, epoch = details.values()
         line = f"{when}: {seconds:.3g} s, an epoch {epoch:.3g} s, {share:.2%} of training"
         what = f"{members} seeds, {when}" if arguments.data == "mnist" else f"{arguments.data}, {members} seeds, {when}"
