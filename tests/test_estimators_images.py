@@ -12,7 +12,7 @@ from sklearn.model_selection import GridSearchCV
 from torch import nn
 
 import tikas
-from tikas import Conv, Dense, GlobalMeanPool, LadderClassifier, LadderRegressor, MaxPool
+from tikas import Conv, Dense, GlobalMeanPool, Ladder, LadderClassifier, LadderRegressor, MaxPool
 from tikas.data.preprocess import ScaleWarning
 from tikas.data.whitening import Whitening
 
@@ -176,6 +176,18 @@ def test_what_cannot_be_trained_on_is_refused_and_the_estimator_stays_unfitted(n
     with pytest.raises(ValueError, match=message):
         model.fit(X, SEEN[: len(X)])
     assert not hasattr(model, "input_shape_")
+
+
+HINT = r"The input has shape \(14, 12, 3\), read as .* If it is \(height, width, channels\), turn .*moveaxis"
+
+
+@pytest.mark.parametrize("rungs", [[Conv(4, 5)], [MaxPool(4)], [Conv(4, 3), MaxPool(2)]])
+def test_where_rungs_do_not_fit_narrow_maps_it_is_asked_whether_the_channels_are_last(rungs):
+    with pytest.raises(ValueError, match=rf"(larger|smaller) than.*{HINT}"):
+        Ladder((14, 12, 3), [*rungs, Dense(10)])
+    with pytest.raises(ValueError, match="larger than the map") as caught:
+        Ladder((3, 14, 12), [Conv(4, 15), Dense(10)])
+    assert "moveaxis" not in str(caught.value)
 
 
 def test_the_scale_of_images_is_that_of_their_channels():

@@ -11,7 +11,7 @@ from torch.jit import ScriptModule
 from tikas.model.denoisers import DENOISERS
 from tikas.model.heads import softmax_at_the_end, width_of_output
 from tikas.model.names import Task
-from tikas.model.specs import RungSpec, Shape, shapes_of
+from tikas.model.specs import MapTooSmallError, RungSpec, Shape, shapes_of
 
 MOST_CHANNELS = 4
 """Of images as they come: grey, colour, either with transparency."""
@@ -39,7 +39,11 @@ def check_settings(
     if not isinstance(rungs, Sequence) or not rungs or not all(isinstance(rung, RungSpec) for rung in rungs):
         raise ValueError(f"rungs={rungs!r}: expected rungs, the output's last, for example [Dense(100), Dense(10)].")
     check_input_shape(input_shape)
-    check_top(shapes_of(input_shape, rungs)[-1], task)
+    try:
+        shapes = shapes_of(input_shape, rungs)
+    except MapTooSmallError as error:
+        raise MapTooSmallError(f"{error}{hint_of_channels_last(tuple(input_shape))}") from error
+    check_top(shapes[-1], task)
     if denoiser not in tuple(DENOISERS):
         raise ValueError(f"denoiser={denoiser!r}: choose one of {', '.join(map(repr, DENOISERS))}.")
     if task not in get_args(Task):
@@ -112,6 +116,24 @@ def channels_last(shape: Shape) -> bool:
         return False
     height, width, _ = shape
     return height == width > MOST_CHANNELS or min(height, width) >= LEAST_SIDE
+
+
+def hint_of_channels_last(shape: Shape) -> str:
+    """What to add to an error about maps that are too small, where the channels may be at the end; else nothing.
+
+    Examples
+    --------
+    >>> hint_of_channels_last((14, 28, 3))
+    ' The input has shape (14, 28, 3), read as (channels, height, width). If it is (height, width, channels), ...
+    >>> hint_of_channels_last((3, 14, 28))
+    ''
+    """
+    if len(shape) != 3 or shape[2] > MOST_CHANNELS or shape[2] >= min(shape[:2]):
+        return ""
+    return (
+        f" The input has shape {shape}, read as (channels, height, width). If it is (height, width, channels), turn "
+        "the images with numpy.moveaxis(images, -1, -3)."
+    )
 
 
 def check_top(shape: Shape, task: str) -> None:

@@ -22,6 +22,10 @@ CHOICES: dict[str, tuple[str, ...]] = {
 }
 
 
+class MapTooSmallError(ValueError):
+    """A map is smaller than the kernel or the window that is to stand on it."""
+
+
 @dataclass(frozen=True)
 class RungSpec:
     """What the kinds of rungs have in common: checks, and a text that `tikas.model.texts.from_text` reads back."""
@@ -180,7 +184,7 @@ class Conv(RungSpec):
         _, *sides = self._maps(below)
         places = [side + sum(self.padded) - self.kernel for side in sides]
         if min(places) < 0:
-            raise ValueError(
+            raise MapTooSmallError(
                 f"{self!r}: a kernel of {(self.kernel, self.kernel)} is larger than the map below it, which has shape "
                 f"{below}. Take a smaller kernel, or padding='same'."
             )
@@ -208,7 +212,7 @@ class Pool(RungSpec):
     def shape(self, below: Shape) -> Shape:
         channels, *sides = self._maps(below)
         if self.size > min(sides):
-            raise ValueError(
+            raise MapTooSmallError(
                 f"{self!r}: pooling leaves nothing of a map smaller than its window: the window has shape "
                 f"{(self.size, self.size)}, the level below {below}. Take a smaller window, or leave this rung out."
             )
