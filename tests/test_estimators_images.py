@@ -190,6 +190,21 @@ def test_where_rungs_do_not_fit_narrow_maps_it_is_asked_whether_the_channels_are
     assert "moveaxis" not in str(caught.value)
 
 
+@pytest.mark.parametrize(("network", "preprocess"), [(["conv 4 3"], "none"), ((8,), "standardize")])
+def test_small_oblong_images_that_may_have_their_channels_last_are_warned_of(network, preprocess):
+    last = np.moveaxis(COLOURS[:, :, :, :6], 1, -1)
+    with pytest.warns(UserWarning, match=r"\(400, 8, 6, 3\) are read as .*maps 3 wide.*moveaxis.*swapaxes") as caught:
+        model = classifier(network, preprocess=preprocess, epochs=1).fit(last, SEEN)
+    assert [warning.filename for warning in caught] == [__file__]
+    assert model.input_shape_ == (8, 6, 3)
+
+
+def test_other_oblong_images_are_taken_without_a_warning():
+    for X in (COLOURS[:, :, :, :6], COLOURS[:, :, :, :2], np.moveaxis(COLOURS[:, :2, :, :6], 1, -1)):
+        classifier(["conv 4 2"], epochs=1).fit(X, SEEN)
+    classifier((8,), epochs=1).fit(np.moveaxis(COLOURS[:, :, :, :6], 1, -1), SEEN)  # any order is good
+
+
 def test_the_scale_of_images_is_that_of_their_channels():
     bright = IMAGES.copy()
     bright[:, :, 0, 0] = 1.0  # a constant pixel is no column to be dropped

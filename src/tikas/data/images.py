@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from math import prod
 from typing import Any
@@ -12,6 +13,8 @@ from numpy.typing import NDArray
 from tikas.model.checks import channels_last
 
 MOST_LOOKED_AT = 2000
+LIKELY_CHANNELS = (1, 3)
+"""Of images as they mostly come: grey and colour."""
 TURN = "Channels come first: turn the images with numpy.moveaxis(images, -1, 1)."
 NARROW = "Maps that really are so narrow can lie on their side, numpy.swapaxes(images, 2, 3)."
 
@@ -43,6 +46,28 @@ def as_images(x: NDArray[Any]) -> NDArray[Any]:
         n, height, width, channels = images.shape
         raise ValueError(f"Got images of shape {x.shape}; expected {(n, channels, height, width)}. {TURN} {NARROW}")
     return images
+
+
+def warn_of_channels_last(images: NDArray[Any], stacklevel: int = 2) -> None:
+    """Warn where images that `as_images` takes have the width of grey or colour channels behind two longer sides.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> with warnings.catch_warnings(record=True, action="always") as caught:
+    ...     warn_of_channels_last(np.zeros((5, 8, 6, 3)))
+    >>> print(caught[0].message)
+    Images of shape (5, 8, 6, 3) are read as (n, channels, height, width), maps 3 wide. If that is (n, height, width,
+    channels), turn the images with numpy.moveaxis(images, -1, 1). Maps that really are so narrow ...
+    """
+    _, *sides, last = images.shape
+    if last in LIKELY_CHANNELS and last < min(sides):
+        warnings.warn(
+            f"Images of shape {images.shape} are read as (n, channels, height, width), maps {last} wide. If that is "
+            f"(n, height, width, channels), turn the images with numpy.moveaxis(images, -1, 1). {NARROW}",
+            UserWarning,
+            stacklevel=stacklevel + 1,
+        )
 
 
 def as_shaped(x: NDArray[Any], shape: Sequence[int]) -> NDArray[Any]:

@@ -14,7 +14,7 @@ from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
-from tikas.data.images import as_columns, as_images, as_shaped
+from tikas.data.images import as_columns, as_images, as_shaped, warn_of_channels_last
 from tikas.data.preparations import PREPARATIONS, Preparation
 from tikas.data.preprocess import MOST_COMPARED, range_to_keep, warn_of_other_scale
 from tikas.model.ladder import Ladder
@@ -75,6 +75,8 @@ class TakesRows(BaseEstimator):  # type: ignore[misc]
         if not isinstance(self.network, nn.Module):
             if rows.ndim > 2:
                 rows = as_images(rows)
+                if self._takes_maps or self.preprocess != "none":  # a dense network alone minds no order of values
+                    warn_of_channels_last(rows, stacklevel=3)  # the line that calls fit
             elif self._takes_maps:
                 raise ValueError(
                     f"network={self.network!r} takes images, and X has shape {rows.shape}; expected "
