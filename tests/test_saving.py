@@ -435,7 +435,7 @@ class TestImages:
             (["conv 99999999 3 same", "max 2", 5], ""),
             (["conv 4 3 same", "max 2 stride=1", 5], "shapes"),
             (["import os", "max 2", 5], "no rung"),
-            (["conv_large"], "larger than the map"),
+            (["conv_large"], "takes images of .* pixels or more"),
         ],
     )
     def test_a_network_that_lies_is_refused_before_it_is_allocated(self, network, message, convolutional, tmp_path):

@@ -47,6 +47,20 @@ def test_a_recipe_names_a_network_and_the_ladder_of_it_is_built(name):
     assert recipe.levels_of_costs() == (0.0,) * (len(LEVELS[name]) - 1) + (1.0,)
 
 
+@pytest.mark.parametrize(("name", "least"), [("conv_fc", 26), ("conv_small", 5), ("conv_large", 11)])
+def test_images_that_are_too_small_for_a_network_are_refused_with_what_it_takes(name, least):
+    with torch.device("meta"):
+        build_ladder(Recipe(network=name, costs=1.0), (3, least, least), 10, seed=None)
+    said = rf"'{name}' takes images of {least} by {least} pixels or more, .*\(3, {least}, {least - 1}\). Give larger"
+    with pytest.raises(ValueError, match=said):
+        build_ladder(Recipe(network=name, costs=1.0), (3, least, least - 1), 10, seed=None)
+
+
+def test_images_that_are_too_small_may_have_their_channels_last():
+    with pytest.raises(ValueError, match=r"'conv_small' takes .* If it is \(height, width, channels\), turn"):
+        build_ladder(Recipe(network="conv_small", costs=1.0), (14, 28, 3), 10, seed=None)
+
+
 @pytest.mark.parametrize("name", ["conv_fc", "conv_small", "conv_large"])
 def test_the_full_ladder_goes_down_to_the_image_on_every_network(name):
     with torch.device("meta"):

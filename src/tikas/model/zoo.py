@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from tikas.model.specs import Conv, Dense, GlobalMeanPool, MaxPool, RungSpec
+from tikas.model.specs import Conv, Dense, GlobalMeanPool, MapTooSmallError, MaxPool, RungSpec, shapes_of
 
 if TYPE_CHECKING:
     from torch import nn
@@ -97,6 +97,24 @@ ZOO: dict[str, Callable[[int], list[RungSpec]]] = {
     "conv_large": conv_large,
 }
 """Networks that can be ladders, by the names that a recipe knows them by."""
+
+
+def least_side(name: str) -> int:
+    """Of the images that one of these networks takes.
+
+    Examples
+    --------
+    >>> least_side("conv_fc"), least_side("mlp")
+    (26, 1)
+    """
+    side = 1
+    while True:
+        try:
+            shapes_of((1, side, side), ZOO[name](1))
+        except MapTooSmallError:
+            side += 1
+        else:
+            return side
 
 
 def conv_pool_cnn_c(outputs: int = 10, channels: int = 3) -> nn.Sequential:

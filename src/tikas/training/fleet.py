@@ -7,8 +7,11 @@ import torch
 from torch import Tensor, nn
 
 from tikas.data.streams import Batch, Streams, generator
+from tikas.model.checks import hint_of_channels_last
 from tikas.model.costs import Costs
 from tikas.model.ladder import Ladder
+from tikas.model.specs import MapTooSmallError
+from tikas.model.zoo import ZOO, least_side
 from tikas.training.devices import single_precision
 from tikas.training.recipe import Recipe
 
@@ -19,23 +22,34 @@ def build_ladder(recipe: Recipe, input_shape: Sequence[int], outputs: int, seed:
     Raises
     ------
     ValueError
-        Where the network has another number of outputs.
+        Where the network has another number of outputs, or does not fit the images.
 
     Examples
     --------
     >>> build_ladder(Recipe(network=(500, 250)), (784,), outputs=10, seed=0).shapes
     [(784,), (500,), (250,), (10,)]
     """
-    with single_precision():
-        ladder = Ladder(
-            input_shape=input_shape,
-            rungs=recipe.rungs(outputs),
-            noise=recipe.levels_of_noise(),
-            costs=recipe.levels_of_costs(),
-            denoiser=recipe.denoiser,
-            task=recipe.task,
-            generator=None if seed is None else generator(seed, "weights"),
-        )
+    try:
+        with single_precision():
+            ladder = Ladder(
+                input_shape=input_shape,
+                rungs=recipe.rungs(outputs),
+                noise=recipe.levels_of_noise(),
+                costs=recipe.levels_of_costs(),
+                denoiser=recipe.denoiser,
+                task=recipe.task,
+                generator=None if seed is None else generator(seed, "weights"),
+            )
+    except MapTooSmallError as error:
+        name = str(recipe.network[0])
+        if name not in ZOO:
+            raise
+        side, shape = least_side(name), tuple(input_shape)
+        raise MapTooSmallError(
+            f"network={name!r} takes images of {side} by {side} pixels or more, and these have shape {shape}. Give "
+            "larger images, or rungs of your own, for example network=['conv 32 3', 'max 2', 100]."
+            f"{hint_of_channels_last(shape)}"
+        ) from error
     if ladder.shapes[-1] != (outputs,):
         raise ValueError(
             f"network={recipe.network!r} has a top of shape {ladder.shapes[-1]}; the data ask for {(outputs,)}. "
