@@ -162,7 +162,7 @@ def test_of_one_image_alone_it_is_said_to_give_several(network):
         (RUNGS, IMAGES[:, None], r"\(400, 1, 1, 8, 8\); expected images"),
         (["conv 8 9"], IMAGES, r"kernel of \(9, 9\) is larger than the map.*\(1, 8, 8\)"),
         (["max 9"], IMAGES, r"leaves nothing.*\(9, 9\).*\(1, 8, 8\)"),
-        (["conv 8 3", "global"], IMAGES, r"top of shape \(8,\); the data ask for \(10,\)"),
+        (["conv 8 3", "global"], IMAGES, r"\(8,\); the data ask for \(10,\).*\('conv 8 3', 'global', 'top'\)"),
         ("conv_fc", IMAGES, r"'conv_fc' takes images of 26 by 26 pixels or more.*shape \(1, 8, 8\).*rungs of your own"),
         (["conf 8 3"], IMAGES, "no rung"),
         (RUNGS, np.where(IMAGES > 0.9, np.nan, IMAGES), "NaN"),

@@ -13,6 +13,7 @@ from tikas.model.ladder import Ladder
 from tikas.model.specs import MapTooSmallError
 from tikas.model.zoo import ZOO, least_side
 from tikas.training.devices import single_precision
+from tikas.training.networks import TOP
 from tikas.training.recipe import Recipe
 
 
@@ -53,7 +54,8 @@ def build_ladder(recipe: Recipe, input_shape: Sequence[int], outputs: int, seed:
     if ladder.shapes[-1] != (outputs,):
         raise ValueError(
             f"network={recipe.network!r} has a top of shape {ladder.shapes[-1]}; the data ask for {(outputs,)}. "
-            "A network that ends in 'global' needs as many channels below it; any other gets a top of its own."
+            f"For a dense top put 'top' behind 'global', network={(*recipe.network, TOP)!r}, or let the rung below "
+            f"'global' have {outputs} channels."
         )
     return ladder
 
