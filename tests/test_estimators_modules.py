@@ -204,7 +204,7 @@ def test_a_model_with_costs_of_its_own_is_refused_with_what_to_give_instead(netw
         ({"denoiser": "mlp"}, IMAGES, "denoiser='mlp' is for rungs"),
         ({"activation": "tanh"}, IMAGES, "activation='tanh' is for rungs"),
         ({}, IMAGES[:, 0], r"does not take rows of shape \(8, 8\): .*even if they are grey"),
-        ({}, np.moveaxis(IMAGES, 1, -1), r"rows of shape \(8, 8, 1\): Given .*1, 3, 3\].*8, 8, 1\]"),
+        ({}, np.moveaxis(IMAGES, 1, -1), r"rows of shape \(8, 8, 1\): Given .*8, 8, 1\].* turn .*moveaxis"),
         ({}, ROWS, r"does not take rows of shape \(64,\)"),
     ],
 )
