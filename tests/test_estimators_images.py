@@ -82,8 +82,10 @@ def test_conv_pool_cnn_c_takes_images_and_gives_classes_alone():
         classifier("conv_pool_cnn_c").fit(IMAGES.reshape(400, -1), SEEN)
     with pytest.raises(ValueError, match=r"\(400, 8, 8, 1\); expected \(400, 1, 8, 8\)"):
         classifier("conv_pool_cnn_c").fit(np.moveaxis(IMAGES, 1, -1), SEEN)
-    with pytest.raises(ValueError, match="give LadderRegressor rungs"):
+    with pytest.raises(ValueError, match=r"network='conv_pool_cnn_c' gets the Γ-model.* give LadderRegressor rungs"):
         LadderRegressor("conv_pool_cnn_c").fit(IMAGES, CLASSES)
+    with pytest.raises(ValueError, match=r"='tanh' is for rungs, and network='conv_pool_cnn_c' has none\. Leave"):
+        classifier("conv_pool_cnn_c", activation="tanh").fit(IMAGES, SEEN)
 
 
 @pytest.mark.parametrize(

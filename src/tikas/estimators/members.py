@@ -95,24 +95,23 @@ def settings_around_module(chosen: Mapping[str, Any], task: str) -> dict[str, An
 
     Examples
     --------
-    >>> settings_around_module({"costs": None, "activation": "relu", "denoiser": "gaussian"}, "classification")
+    >>> chosen = {"network": nn.Linear(4, 3), "costs": None, "activation": "relu", "denoiser": "gaussian"}
+    >>> settings_around_module(chosen, "classification")
     {'network': (), 'costs': 1.0}
     """
+    network = chosen["network"]
+    whose = f"network={network!r}" if isinstance(network, str) else "a network of your own"
     if task != "classification":
         raise ValueError(
-            "A network of your own gets the Γ-model, which denoises class scores: give LadderRegressor rungs, for "
+            f"As {whose} gets the Γ-model, which denoises class scores, give LadderRegressor rungs, for "
             "example network=['conv 32 3', 'max 2', 100]."
         )
     for name in ("activation", "denoiser"):
         if chosen[name] != getattr(Recipe, name):
-            raise ValueError(
-                f"{name}={chosen[name]!r} is for rungs, and the network is a module of your own. Leave {name} out."
-            )
+            raise ValueError(f"{name}={chosen[name]!r} is for rungs, and {whose} has none. Leave {name} out.")
     costs = 1.0 if chosen["costs"] is None else chosen["costs"]
     if not isinstance(costs, Real):
-        raise ValueError(
-            f"costs={costs!r}: a network of your own has one denoising cost, on its class scores. Give one number."
-        )
+        raise ValueError(f"costs={costs!r}: {whose} has one denoising cost, on its class scores. Give one number.")
     return {"network": (), "costs": costs}
 
 
