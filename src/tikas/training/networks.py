@@ -1,6 +1,7 @@
 """A recipe's network: numbers and texts in one form, and the rungs that they stand for."""
 
 from collections.abc import Iterable
+from difflib import get_close_matches
 from typing import Any
 
 from tikas.model.specs import Dense, GlobalMeanPool, RungSpec
@@ -42,10 +43,19 @@ def in_one_form(given: Any) -> Network:
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"network={given!r}: expected numbers of units, rungs such as 'conv 32 5 full' and 'max 2', or the name of "
-            f"one network, {', '.join(ZOO)}. {error} LadderClassifier takes a torch.nn.Module, too."
+            f"one network, {', '.join(ZOO)}. {error}{_suggestion(each)} LadderClassifier takes {', '.join(MODULES)} "
+            "and any torch.nn.Module, too."
         ) from error
     needed = len(written) > 1 and str(written[-2]).split()[0] == GlobalMeanPool.kind
     return written if needed or TOP not in written else written[:-1]
+
+
+def _suggestion(each: tuple[Any, ...]) -> str:
+    """The name that a network alone was meant to have, if it is much like one."""
+    name = each[0] if len(each) == 1 and isinstance(each[0], str) else ""
+    names = [*ZOO, *MODULES]
+    close = [] if name in names else get_close_matches(name.lower(), names, n=1, cutoff=0.8)
+    return f" Did you mean {close[0]!r}?" if close else ""
 
 
 def _rung(given: Any) -> int | str:
