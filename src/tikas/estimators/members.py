@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from tikas.data.images import TURN
+from tikas.model.checks import SET_CLASSES, WrongScoresError
 from tikas.model.gamma import Gamma, gamma
 from tikas.model.ladder import Ladder
 from tikas.model.refusals import RefusedRowsError
@@ -30,6 +31,8 @@ TOKENS = (
     "noise=(0, 0.3)."
 )
 """What to do about rows that a module does not take: of another shape, or for a table of embeddings."""
+CLASSES_OF_Y = "; n_classes is the number of classes in y, or in the parameter classes."
+"""What to say in place of `SET_CLASSES`: estimators have no such parameter."""
 _GENERATORS = RLock()
 
 
@@ -57,6 +60,8 @@ def build_around(module: nn.Module, rows: NDArray[np.float32]) -> Build:
         copy = _copied(module).cpu().float()
         try:
             model = gamma(copy, outputs, recipe.levels_of_noise(), recipe.costs[0], example=example)
+        except WrongScoresError as error:
+            raise ValueError(str(error).replace(SET_CLASSES, CLASSES_OF_Y)) from error
         except (RuntimeError, IndexError, RefusedRowsError) as error:
             said = _in_a_line(error.__cause__ if isinstance(error, RefusedRowsError) else error)
             remedy = TOKENS if "'indices'" in said else SHAPES  # of a table; too many for a tensor are another matter

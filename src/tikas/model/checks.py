@@ -19,6 +19,13 @@ MOST_CHANNELS = 4
 LEAST_SIDE = 16
 """Of images that are not square, to be told by their channels alone."""
 
+SET_CLASSES = ", or set n_classes."
+"""The other way out where a network has too many or too few outputs."""
+
+
+class WrongScoresError(ValueError):
+    """The scores of a network are not one for each row and class."""
+
 
 def check_settings(
     input_shape: Sequence[int],
@@ -192,7 +199,7 @@ def check_gamma(network: nn.Module, n_classes: int, noise: float | Sequence[floa
         )
     width = width_of_output(network)
     if width not in (None, n_classes):
-        raise ValueError(wrong_scores(("rows", width), "rows", n_classes))
+        raise WrongScoresError(wrong_scores(("rows", width), "rows", n_classes))
     return noises[0], noises[1]
 
 
@@ -229,5 +236,5 @@ def wrong_scores(given: tuple[Any, ...], rows: Any, n_classes: int) -> str:
     elif given[-1:] == (n_classes,):
         remedy = "Let it give as many rows of scores as it gets rows."
     else:
-        remedy = f"Let its last layer have {n_classes} outputs, or set n_classes."
+        remedy = f"Let its last layer have {n_classes} outputs{SET_CLASSES}"
     return f"The network gives scores of shape {shapes[0]}, and n_classes={n_classes} asks for {shapes[1]}. {remedy}"

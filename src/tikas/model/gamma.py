@@ -14,7 +14,7 @@ from tikas.model.batch_checks import (
     check_targets,
     check_tensor,
 )
-from tikas.model.checks import check_gamma, wrong_scores
+from tikas.model.checks import WrongScoresError, check_gamma, wrong_scores
 from tikas.model.corruption import NORMALIZATIONS, Corruption, Draws, GivenDraws, RecordedDraws, in_eval_mode
 from tikas.model.costs import Costs, squared_distance, supervised_cost
 from tikas.model.encoder import Encoder
@@ -324,7 +324,7 @@ class Gamma(nn.Module):
         if not isinstance(scores, Tensor):
             raise TypeError(f"The network returns {type(scores).__name__}; wrap it so that it returns class scores.")
         if scores.shape != (len(x), *self.rung.shape):
-            raise ValueError(wrong_scores(tuple(scores.shape), len(x), self.rung.shape[0]))
+            raise WrongScoresError(wrong_scores(tuple(scores.shape), len(x), self.rung.shape[0]))
         return scores
 
 
