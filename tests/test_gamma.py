@@ -576,6 +576,18 @@ class Averaged(nn.Module):
         return self.function(self.maps(x))
 
 
+class Ending(nn.Module):
+    """A linear layer, and something that its `forward` does with the rows and with it."""
+
+    def __init__(self, function: Callable[["Ending", Tensor], Tensor], width: int = 4) -> None:
+        super().__init__()
+        self.function, self.head, self.other = function, nn.Linear(6, width), nn.Linear(6, 10)
+        self.scale = nn.Parameter(torch.ones(10))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(self, x)
+
+
 @pytest.mark.parametrize(
     "network",
     [
@@ -600,6 +612,48 @@ def test_scores_of_another_width_are_refused_at_construction_with_both_shapes(ne
     expected = "The network gives scores of shape (rows, 4), and n_classes=10 asks for (rows, 10)."
     with pytest.raises(ValueError, match=re.escape(expected)):
         gamma(network, n_classes=10)
+
+
+@pytest.mark.parametrize(
+    "ending",
+    [
+        lambda net, x: net.head(x) * 0.5,
+        lambda net, x: 0.5 * net.head(x),
+        lambda net, x: net.head(x) / 2,
+        lambda net, x: net.head(x) + 1.0,
+        lambda net, x: 1 - net.head(x),
+        lambda net, x: -net.head(x),
+        lambda net, x: net.head(x) ** 2,
+        lambda net, x: torch.mul(net.head(x), other=2),
+        lambda net, x: net.head(x).div(2),
+        lambda net, x: net.head(x).float(),
+        lambda net, x: net.head(x).double(),
+        lambda net, x: net.head(x).half(),
+        lambda net, x: net.head(x).to(torch.float64),
+        lambda net, x: net.head(x).to(x.dtype),
+        lambda net, x: net.head(x).contiguous(),
+        lambda net, x: net.head(x).clone(),
+    ],
+)
+def test_arithmetic_with_numbers_and_conversions_do_not_hide_the_width(ending):
+    with pytest.raises(ValueError, match=re.escape("scores of shape (rows, 4), and n_classes=10 asks for (rows, 10)")):
+        gamma(Ending(ending), n_classes=10)
+
+
+@pytest.mark.parametrize(
+    "ending",
+    [
+        lambda net, x: net.head(x) * net.scale,
+        lambda net, x: net.scale * net.head(x),
+        lambda net, x: torch.mul(net.head(x), other=net.scale),
+        lambda net, x: net.head(x).add(net.scale),
+        lambda net, x: net.head(x) + net.other(x),
+        lambda net, x: net.head(x) - torch.ones(10),
+        lambda net, x: net.head(x) / x.new_ones(10),
+    ],
+)
+def test_a_tensor_that_widens_the_scores_is_not_taken_for_a_number(ending):
+    assert gamma(Ending(ending, width=1), n_classes=10)(UNLABELED).shape == (12, 10)
 
 
 def test_what_cannot_be_told_without_rows_is_told_with_an_example_or_in_the_first_call():

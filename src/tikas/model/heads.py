@@ -1,5 +1,6 @@
 """What a network ends in, and how wide that is, as far as can be told without rows to run it on."""
 
+import operator
 from copy import deepcopy
 from typing import Any
 
@@ -37,6 +38,13 @@ ELEMENTWISE_FUNCTIONS = {
     "relu",
     "softmax",
 }
+CONVERSIONS = {"bfloat16", "clone", "contiguous", "double", "float", "half", "to"}
+ARITHMETIC = {
+    *(operator.add, operator.mul, operator.neg, operator.pow, operator.sub, operator.truediv),
+    *(torch.add, torch.div, torch.mul, torch.neg, torch.sub),
+    *("add", "div", "mul", "neg", "sub"),
+}
+KEEPING_THE_WIDTH = ELEMENTWISE_FUNCTIONS | CONVERSIONS | ARITHMETIC
 SOFTMAXES = (nn.Softmax, nn.LogSoftmax, nn.Softmax2d)
 SOFTMAX_FUNCTIONS: dict[Any, str] = {
     functional.log_softmax: "log_softmax",
@@ -77,9 +85,11 @@ def width_of_output(network: nn.Module) -> int | None:
             pooled = True
         elif isinstance(layer, nn.Flatten) or node.target in {torch.flatten, "flatten"}:
             flattened = True
-        elif not isinstance(layer, ELEMENTWISE) and node.target not in ELEMENTWISE_FUNCTIONS:
+        elif not isinstance(layer, ELEMENTWISE) and node.target not in KEEPING_THE_WIDTH:
             return None
-        node = node.args[0] if node.args else None
+        if node.target in ARITHMETIC and len(node.all_input_nodes) > 1:
+            return None  # tensors of two widths may make a third
+        node = node.all_input_nodes[0] if node.all_input_nodes else None
     return None
 
 
