@@ -656,6 +656,14 @@ def test_a_tensor_that_widens_the_scores_is_not_taken_for_a_number(ending):
     assert gamma(Ending(ending, width=1), n_classes=10)(UNLABELED).shape == (12, 10)
 
 
+def for_as_many_dimensions(net: Ending, x: Tensor) -> Tensor:
+    return net.head(x) if len(x.size()) == 2 else net.other(x.mean(1))
+
+
+def test_how_many_dimensions_rows_have_is_not_taken_for_known():
+    assert gamma(Ending(for_as_many_dimensions), n_classes=10)(UNLABELED[:, None]).shape == (12, 10)
+
+
 def test_what_cannot_be_told_without_rows_is_told_with_an_example_or_in_the_first_call():
     expected = re.escape("The network gives scores of shape (2, 4), and n_classes=3 asks for (2, 3).")
     with pytest.raises(ValueError, match=expected):

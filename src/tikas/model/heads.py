@@ -140,6 +140,8 @@ class _Rows(fx.Proxy):
     """A symbol that stands for two rows where a `forward` asks how many there are."""
 
     def __len__(self) -> int:
+        if self.node.target == "size":
+            raise fx.proxy.TraceError("How many dimensions rows have is not known.")
         return 2
 
 
