@@ -12,6 +12,7 @@ from torch import Tensor
 from tikas import Conv, Dense, GlobalMeanPool, Ladder, MaxPool, MeanPool
 from tikas.data.sources import load
 from tikas.data.splits import split
+from tikas.model import statistics
 from tikas.model.dense import DenseRung
 from tikas.model.statistics import Gathering, normalize, normalize_with_statistics
 
@@ -375,6 +376,25 @@ def test_without_labelled_rows_the_denoising_costs_remain():
     costs.total.backward()
     assert ladder.rungs[1].weight.grad.abs().max() > 0
     assert all(p.grad.isfinite().all() for p in ladder.parameters() if p.grad is not None)
+
+
+@pytest.mark.parametrize("at_once", [1, 100, 2**18], ids=["a row at a time", "a few", "all"])
+@pytest.mark.parametrize(
+    ("members", "shape", "dims"),
+    [((), (3,), 0), ((2,), (3,), 1), ((), (3, 4, 5), (0, 2, 3)), ((2,), (3, 4, 5), (1, 3, 4))],
+)
+def test_moments_are_those_of_all_rows_however_many_are_taken_at_once(at_once, members, shape, dims, monkeypatch):
+    monkeypatch.setattr(statistics, "MOST_AT_ONCE", at_once)
+    rows = 1000 + torch.rand(*members, 50, *shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    before = rows.clone()
+    gathering = Gathering(shape)
+    for batch in rows.split([20, 30], len(members)):
+        gathering.add(batch)
+    mean, deviation = gathering.moments()
+    variance, expected = torch.var_mean(rows, dims, correction=0)
+    torch.testing.assert_close(mean, expected, rtol=1e-14, atol=0)
+    torch.testing.assert_close(deviation, variance.sqrt(), rtol=1e-8, atol=0)
+    assert torch.equal(rows, before)
 
 
 def test_a_labelled_batch_of_no_rows_is_as_good_as_none():
