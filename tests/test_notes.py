@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import mean, stdev
 
 import pytest
+from scipy.stats import fisher_exact
 
 from tikas.experiments.compare import Summary, p_value
 from tikas.experiments.ledger import Ledger, recipe_key
@@ -196,6 +197,17 @@ TOLD = {
     APPENDIX.note: told_of_the_autoencoder,
 }
 NOTES = {table.note for table in TABLES} | {cell.note for table in TABLES for cell in table.cells}
+
+
+@pytest.mark.parametrize("name", ["table2/small-baseline/all", "table3/large-baseline/all"])
+def test_single_runs_are_compared_by_their_errors_among_the_test_rows(name: str, ledger: Ledger) -> None:
+    cell, rows = CELL[name], 10_000
+    (error,) = errors(ledger, cell.recipe).values()
+    assert cell.published is not None
+    ours, theirs = (round(rows * share / 100) for share in (error, cell.published.mean))
+    p = fisher_exact([[ours, rows - ours], [theirs, rows - theirs]]).pvalue
+    assert f"{ours} and {theirs} errors in 10,000 rows are within chance by the rows alone" in cell.note
+    assert f"(Fisher's exact test, p {p:.2f})" in cell.note
 
 
 @pytest.mark.parametrize("note", sorted(NOTES), ids=lambda note: note[:20])
