@@ -121,12 +121,12 @@ SMALL_GAMMA_INPUT = (
     (0.5, 2, 0.005),
 )
 """Noise on the input, λ and learning rate: with more noise than 0.4, what lets a Γ-model learn as quickly as with 0.3.
-Seeds 1 and 4 went first; the two best points of those got the other three. The best of five seeds, if it was below 1.10
-%, which λ = 0.2 with noise 0.3 has, was to get ten final seeds. None was, but 0.45, 1, 0.005 has all seeds at about 1.16
-%, where everything below that has one astray."""
+Seeds 1 and 4 went first; the two best points of those got the other three. The best of five seeds was to get
+ten final ones if it was below 1.10 %, which λ = 0.2 with noise 0.3 has. None was, but with 0.45, 1, 0.005 all seeds are
+at about 1.16 %, and whatever is below that has one astray."""
 SMALL_GAMMA_INPUT_LONG = ((0.45, 1, 0.005), (0.45, 2, 0.005))
-"""Hence 70 epochs for that, and for twice its λ, which was better by 0.1 at the lower rate. Of these two the better one,
-if it is below 1.10 %, gets ten final seeds of 70 epochs."""
+"""Hence 70 epochs for that, and for twice its λ, which was better by 0.1 at the lower rate. The better of the two gets
+ten final seeds of 70 epochs, if it is below 1.10 %."""
 
 
 def study(
