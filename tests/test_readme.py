@@ -194,6 +194,9 @@ def test_the_figures_of_the_engines_page_are_those_of_the_records() -> None:
         f"the rest {was['rest']:.0f}, and {was['kernels not listed']:.0f} in kernels that the record does not list",
         f"levels {levels:.0f}, products {alone['products']:.0f}, Adam {alone['optimiser']:.0f}",
         f"Adam is {100 * is_now['optimiser'] / sum(is_now.values()):.0f} % of what remains",
+        *(f"{run['mean_together']:.2f} ± {run['deviation_together']:.2f} %" for run in records("company")),
+        f"{100 * timed['utilisation', '40 seeds']['utilisation']:.1f} % of the operations a second of large",
+        f"with forty seeds, and {100 * timed['utilisation', '1 seed']['utilisation']:.1f} % with one",
         f"| Conv-FC | 1 | {timed['convolutions', 'conv_fc, full']['ms']:.2f} |",
         f"| Conv-Small Γ | 1 | {timed['convolutions', 'conv_small, Γ']['ms']:.2f} |",
     ):
