@@ -11,7 +11,7 @@ from rich.console import Console
 from tikas.data.splits import split
 from tikas.data.streams import Examples
 from tikas.training.fit import Progress, fit
-from tikas.training.progress import figures, progress_bar
+from tikas.training.progress import figures, last_error, progress_bar
 from tikas.training.recipe import Recipe
 
 
@@ -87,8 +87,29 @@ def test_time_left_is_shown():
 
 
 def test_a_fleet_shows_the_means_of_its_members():
-    members = [line(10.0, 1.0, validation_error=3.0), line(20.0, 2.0, validation_error=5.0)]
-    assert figures(Progress(1, 2, members)) == "cost 15 (1.5), error 4.00"
+    progress = Progress(1, 2, [line(10.0, 1.0, validation_error=3.0), line(20.0, 2.0, validation_error=5.0)])
+    assert figures(progress, last_error(progress, None)) == "cost 15 (1.5), error 4.00"
+
+
+def last_shown(*told: Progress) -> str:
+    """The bar's figures when it was told all of these."""
+    console = terminal()
+    with progress_bar(console=console) as on_epoch:
+        for progress in told:
+            on_epoch(progress)
+    return re.findall(r"cost [\d.]+ \([\d.]+\)(?:, error [\d.]+)?", shown_on(console))[-1]
+
+
+def test_the_last_known_error_is_shown_until_another_is_measured():
+    measured, not_measured = line(4.0, 1.0, validation_error=4.5), line(5.0, 1.0)
+    assert last_shown(Progress(4, 8, [measured]), Progress(5, 8, [not_measured])) == "cost 5 (1), error 4.50"
+    again = line(8.0, 1.0, validation_error=3.5)
+    assert last_shown(Progress(4, 8, [measured]), Progress(8, 8, [again])) == "cost 8 (1), error 3.50"
+
+
+def test_the_error_of_an_earlier_fleet_is_not_shown_beside_the_costs_of_the_next():
+    ended, ready = Progress(8, 16, [line(8.0, 1.0, validation_error=3.5)]), Progress(8, 16, [], "getting ready")
+    assert last_shown(ended, ready, Progress(9, 16, [line(9.0, 1.0)])) == "cost 9 (1)"
 
 
 @pytest.mark.parametrize("validation", [0, 10])

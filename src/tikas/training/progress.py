@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -55,28 +55,52 @@ def progress_bar(
     )
     with Bar(*columns, console=console, transient=True) as bar:
         task = bar.add_task(title, total=None, figures="")
+        error: float | None = None
 
         def on_epoch(progress: Progress) -> None:
-            bar.update(task, total=progress.epochs, completed=progress.epoch, figures=figures(progress))
+            nonlocal error
+            error = last_error(progress, error)
+            bar.update(task, total=progress.epochs, completed=progress.epoch, figures=figures(progress, error))
 
         yield on_epoch
 
 
-def figures(progress: Progress) -> str:
-    """The costs of an epoch, and the validation error where there is one, averaged over the members.
+def last_error(progress: Progress, before: float | None) -> float | None:
+    """The validation error to show, averaged over the members: of an epoch that was not measured, the one before it.
+
+    Where a fleet gets ready there is none: the one before is another's.
+
+    Examples
+    --------
+    >>> from tikas.training.fit import Progress
+    >>> told = [Progress(1, 4, [{"validation_error": 3.0}]), Progress(2, 4, [{"total": 1.0}]), Progress(2, 4, [])]
+    >>> [last_error(progress, before=5.0) for progress in told]
+    [3.0, 5.0, None]
+    """
+    lines = progress.members
+    if lines and "validation_error" in lines[0]:
+        return _mean(lines, "validation_error")
+    return before if lines else None
+
+
+def figures(progress: Progress, error: float | None = None) -> str:
+    """The costs of an epoch, averaged over the members, and the validation error where there is one.
 
     Before the first epoch, what is being done.
 
     Examples
     --------
     >>> from tikas.training.fit import Progress
-    >>> figures(Progress(3, 10, [{"total": 1.0, "supervised": 0.5}, {"total": 2.0, "supervised": 0.3}]))
-    'cost 1.5 (0.4)'
+    >>> progress = Progress(3, 10, [{"total": 1.0, "supervised": 0.5}, {"total": 2.0, "supervised": 0.3}])
+    >>> figures(progress), figures(progress, error=4.5)
+    ('cost 1.5 (0.4)', 'cost 1.5 (0.4), error 4.50')
     """
     lines = progress.members
     if not lines:
         return progress.doing
-    names = [name for name in ("total", "supervised", "validation_error") if name in lines[0]]
-    means = {name: sum(line[name] for line in lines) / len(lines) for name in names}
-    shown = f"cost {means['total']:.4g} ({means['supervised']:.2g})"
-    return shown + (f", error {means['validation_error']:.2f}" if "validation_error" in means else "")
+    shown = f"cost {_mean(lines, 'total'):.4g} ({_mean(lines, 'supervised'):.2g})"
+    return shown if error is None else f"{shown}, error {error:.2f}"
+
+
+def _mean(lines: Sequence[Mapping[str, float]], name: str) -> float:
+    return sum(line[name] for line in lines) / len(lines)
