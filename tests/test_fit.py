@@ -1,7 +1,7 @@
 """The loop does what a plain one would: it anneals, keeps away from held-out rows, repeats itself, and stops well."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from math import isfinite
@@ -219,12 +219,28 @@ def test_history_has_a_line_for_every_epoch_with_each_cost(task):
     assert history[-1]["total"] < history[0]["total"]
 
 
+@pytest.fixture
+def measured_every_epoch(monkeypatch):
+    """Epochs are so short here that a CPU would measure held-out rows after 13 of them."""
+    monkeypatch.setattr(evaluation, "epochs_between", lambda *_: 1)
+
+
+@pytest.mark.usefixtures("measured_every_epoch")
 @pytest.mark.parametrize("task", ["classification", "regression"])
 def test_the_error_of_held_out_rows_is_told_where_there_are_any(task):
     (history,) = train(replace(RECIPE, task=task), split=HELD_OUT).histories
     for line in history:
         assert line.keys() == LINE | {"validation_error"}
         assert isfinite(line["validation_error"])
+
+
+@pytest.mark.parametrize(("epochs", "measured"), [(1, [1]), (26, [13, 26]), (30, [13, 26, 30])])
+def test_short_epochs_are_measured_now_and_then_on_a_cpu_and_the_last_one_always(epochs, measured):
+    recipe = replace(RECIPE, epochs=epochs)
+    trained = fit(blobs(), [HELD_OUT] * 2, recipe, [0, 1], device="cpu")
+    for history in trained.histories:
+        assert [line["epoch"] for line in history] == list(range(1, epochs + 1))
+        assert [line["epoch"] for line in history if "validation_error" in line] == measured
 
 
 @pytest.mark.parametrize("task", ["classification", "regression"])
@@ -242,6 +258,7 @@ def test_the_last_validation_error_is_that_of_the_ladder_that_comes_back(task):
     assert error_of(ladder, examples.rows[rows], examples.targets[rows]) == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.usefixtures("measured_every_epoch")
 @pytest.mark.parametrize("task", ["classification", "regression"])
 def test_held_out_rows_are_measured_the_same_one_at_a_time(task, monkeypatch):
     def errors() -> list[list[float]]:
@@ -269,6 +286,7 @@ def test_the_rows_that_training_is_watched_by_are_of_all_rows_and_not_the_first(
     torch.testing.assert_close(seen[0].reshape(-1, 7), every_fifth)
 
 
+@pytest.mark.usefixtures("measured_every_epoch")
 def test_a_module_is_in_training_mode_again_after_held_out_rows_were_measured():
     modes = []
 
@@ -297,6 +315,7 @@ def test_a_member_without_labelled_rows_is_refused():
         fit(blobs(), [SPLIT, none], RECIPE, [0, 1], device="cpu")
 
 
+@pytest.mark.usefixtures("measured_every_epoch")
 def test_validation_error_falls_while_digits_are_learnt():
     digits = load("digits")
     examples = Examples(torch.from_numpy(digits.train_x).flatten(1), torch.from_numpy(digits.train_y), 10)
@@ -320,7 +339,7 @@ def test_held_out_rows_never_touch_weights_or_statistics(poison, calibration):
     poisoned.targets[HELD_OUT.validation] = 0
     clean, other = (train(recipe, each, HELD_OUT) for each in (examples, poisoned))
     assert same_state(clean.ladders[0], other.ladders[0])
-    assert all(isfinite(line["validation_error"]) for line in other.histories[0])
+    assert isfinite(other.histories[0][-1]["validation_error"])
 
 
 def test_targets_of_rows_without_a_label_are_never_looked_at():
@@ -473,18 +492,28 @@ def train_through_ctrl_c(**arguments) -> Trained:
         pytest.fail("Ctrl-C came through, and what there was is lost")
 
 
-def test_frozen_layers_stay_so_where_ctrl_c_came_while_held_out_rows_were_measured(monkeypatch):
+@pytest.mark.parametrize(
+    ("epochs", "presses", "measured"),
+    [(1, 1, 1), (6, 1, 2), (6, 2, 3)],
+    ids=["the first epoch", "the last epoch", "the last epoch, and again"],
+)
+def test_frozen_layers_stay_so_where_ctrl_c_came_while_held_out_rows_were_measured(
+    monkeypatch, epochs, presses, measured
+):
     """The whole network is in eval mode then, and nothing would tell them from others that are to be calibrated."""
-    recipe, modes = replace(RECIPE, costs=(1.0,)), list[bool]()
+    recipe, modes, outputs = replace(RECIPE, costs=(1.0,), epochs=epochs), list[bool](), evaluation._outputs
 
-    def press(ladder: Ladder, _: object) -> Tensor:
+    def press(ladder: Ladder, chunks: Iterable[Tensor]) -> Tensor:
         modes.append(ladder.training)
-        raise KeyboardInterrupt
+        if len(modes) <= presses:
+            raise KeyboardInterrupt
+        return outputs(ladder, chunks)
 
     monkeypatch.setattr(evaluation, "_outputs", press)
-    (ladder,) = train_through_ctrl_c(recipe=recipe, split=HELD_OUT, build=build_module).ladders
-    assert modes == [False]
-    (frozen,) = (layer for layer in ladder.modules() if isinstance(layer, Frozen))
+    trained = train_through_ctrl_c(recipe=recipe, split=HELD_OUT, build=build_module)
+    assert modes == [False] * measured
+    assert all("validation_error" in line for line in trained.histories[0][-1:])
+    (frozen,) = (layer for layer in trained.ladders[0].modules() if isinstance(layer, Frozen))
     assert not frozen.running_mean.any()
 
 
@@ -498,6 +527,23 @@ def test_what_there_is_is_kept_at_ctrl_c(press_ctrl_c, updates):
     assert not ladder.training
     assert ladder(blobs().rows).isfinite().all()
     assert all(tensor.isfinite().all() for tensor in ladder.state_dict().values())
+
+
+@pytest.mark.parametrize(
+    ("updates", "measured"),
+    [(13 * 4, [13]), (13 * 4 + 2, [13]), (15 * 4, [13, 15]), (15 * 4 + 2, [13, 15]), (3, [])],
+    ids=["after a measured epoch", "in the next", "after another", "in the one after that", "in the first"],
+)
+def test_the_last_line_has_an_error_at_ctrl_c_too(press_ctrl_c, updates, measured):
+    """Of the ladder that comes back, if its epoch was not one to be measured."""
+    press_ctrl_c(updates)
+    trained = train_through_ctrl_c(recipe=replace(RECIPE, epochs=30), split=HELD_OUT)
+    (ladder,), (history,) = trained.ladders, trained.histories
+    assert [line["epoch"] for line in history] == list(range(1, updates // 4 + 1))
+    assert [line["epoch"] for line in history if "validation_error" in line] == measured
+    if measured == [13, 15]:
+        rows, targets = (each[HELD_OUT.validation] for each in (blobs().rows, blobs().targets))
+        assert history[-1]["validation_error"] == pytest.approx(error_of(ladder, rows, targets))
 
 
 def test_what_is_kept_at_ctrl_c_is_what_a_shorter_training_would_have_given():

@@ -175,6 +175,18 @@ class TestTheCommandLine:
             errors.append(100 * np.mean(model.predict(x).astype(int) != y))
         assert shown == pytest.approx(np.mean(errors), abs=0.01)
 
+    @pytest.mark.usefixtures("one_by_one")
+    def test_shows_the_error_of_held_out_rows_that_were_not_to_be_measured_yet(self, press_ctrl_c, capsys):
+        """After five epochs, and after the last one: the first member had that, and the second one of two."""
+        an_epoch = 10
+        press_ctrl_c(2 * an_epoch + an_epoch + 5)
+        assert main([*self.FLAGS, "--members", "3", "--validation", "200"]) == 130
+        model = tikas.load("m-interrupted.safetensors")
+        assert [(line["member"], line["epoch"]) for line in model.history_] == [(0, 1), (0, 2), (1, 1)]
+        errors = [line["validation_error"] for line in model.history_ if "validation_error" in line]
+        assert len(errors) == 2
+        assert f"{np.mean(errors):.2f} ± {np.std(errors, ddof=1):.2f} %" in capsys.readouterr().out
+
     def test_says_so_where_no_epoch_was_finished(self, press_ctrl_c, capsys):
         press_ctrl_c(5)
         assert main(list(self.FLAGS)) == 130

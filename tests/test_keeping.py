@@ -23,7 +23,7 @@ from tikas.experiments.reproduce import UNFINISHED, reproduce
 from tikas.experiments.rows import load_rows
 from tikas.experiments.tasks import Task
 from tikas.model.ladder import Ladder
-from tikas.training import checkpoint, keeping, loop
+from tikas.training import checkpoint, evaluation, keeping, loop
 from tikas.training.fit import fit
 from tikas.training.fleet import Fleet, build_ladder
 from tikas.training.keeping import Folder, Keeping, Kept, Memory, name_of
@@ -105,6 +105,18 @@ def test_training_that_was_cut_short_goes_on_to_the_same_weights(tmp_path, recip
     assert [progress.epoch for progress in told] == [EPOCHS_BEFORE, 3, 4, 5]
     assert f"going on after epoch {EPOCHS_BEFORE}" in told[0].doing
     assert list(keep.continued.values()) == [[EPOCHS_BEFORE]] * len(recipes)
+
+
+@pytest.mark.parametrize("cut_after", [1, 2, 3, 4])
+def test_held_out_rows_are_measured_after_the_same_epochs_where_it_was_cut_short(tmp_path, monkeypatch, cut_after):
+    """Whatever was measured for those who saw it end."""
+    monkeypatch.setattr(evaluation, "epochs_between", lambda *_: 2)
+    cut = train([RECIPE] * 2, Keeping(Folder(tmp_path), every=0), epochs=cut_after)
+    assert all("validation_error" in history[-1] for history in cut.histories)
+    whole = train([RECIPE] * 2, Keeping(Folder(tmp_path), every=0))
+    for history in whole.histories:
+        assert [line["epoch"] for line in history if "validation_error" in line] == [2, 4, 5]
+    assert_the_same(whole, train([RECIPE] * 2))
 
 
 def test_it_can_be_cut_short_again_and_again(tmp_path):

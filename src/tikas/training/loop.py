@@ -43,7 +43,10 @@ class Trained(NamedTuple):
         One for each seed, calibrated and in eval mode, on the CPU.
     histories
         For each seed a list of dicts, one an epoch: ``epoch``, ``learning_rate``, ``total``, ``supervised``,
-        ``denoising`` (a list from the input up), ``seconds``, and ``validation_error`` where rows were held out.
+        ``denoising`` (a list from the input up), ``seconds``. Where rows were held out, lines have their
+        ``validation_error``: all of them on a GPU; on a CPU one in so many that measuring takes little beside training
+        (see `epochs_between`), and the last one. After Ctrl-C, too, the last line has it, that of the ladder that comes
+        back if its epoch was not one to be measured.
     interrupted
         Whether Ctrl-C ended it before its last epoch. A member whose fleet had not begun then has an empty history, and
         its first weights.
@@ -167,11 +170,9 @@ def train(
                 if stop.is_set():
                     break
                 lines = _train_epoch(fleet, job, epoch)
-                if held_out is not None:
-                    lines = [
-                        {**line, "validation_error": error}
-                        for line, error in zip(lines, held_out.errors(), strict=True)
-                    ]
+                if held_out is not None and (epoch % held_out.every == 0 or epoch == recipe.epochs):
+                    pairs = zip(lines, held_out.errors(), strict=True)
+                    lines = [{**line, "validation_error": error} for line, error in pairs]
                 for history, line in zip(histories, lines, strict=True):
                     history.append(line)
                 if job.keeping is not None and epoch < recipe.epochs and job.keeping.is_due(job.names, size):
@@ -180,9 +181,11 @@ def train(
         except KeyboardInterrupt:
             stop.set()
     try:
+        _measure_last(histories, held_out)
         ladders = _finish(fleet, job)
     except KeyboardInterrupt:  # there is little left to do, and everything to lose
         stop.set()
+        _measure_last(histories, held_out)
         ladders = _finish(fleet, job)
     return Trained(ladders, histories, len(histories[0]) < recipe.epochs, stop.is_set())
 
@@ -190,6 +193,16 @@ def train(
 def _stacked(kept: Sequence[Kept]) -> dict[str, Tensor]:
     """What was kept of all members, ``(members, ...)`` of everything."""
     return {name: torch.stack([member.tensors[name] for member in kept]) for name in kept[0].tensors}
+
+
+def _measure_last(histories: Sequence[History], held_out: HeldOut | None) -> None:
+    """Where training was cut short, put the error of the members as they are now into last lines that have none."""
+    lacking = [bool(history) and "validation_error" not in history[-1] for history in histories]
+    if held_out is None or not any(lacking):
+        return
+    for history, lacks, error in zip(histories, lacking, held_out.errors(), strict=True):
+        if lacks:
+            history[-1] = {**history[-1], "validation_error": error}
 
 
 def _finish(fleet: Fleet, job: Job) -> list[Ladder]:

@@ -44,7 +44,7 @@ class Recipe:
     labels: int | Literal["all"] = 100
     """How many labels are used, balanced over the classes, or all that there are."""
     validation: int = 0
-    """How many training rows are held out, to report their error after every epoch."""
+    """How many training rows are held out, to report their error while it trains and at the end."""
     task: Task = "classification"
     """Classes on top, or values."""
     preprocess: Preprocess = "none"
