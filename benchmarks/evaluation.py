@@ -1,21 +1,23 @@
 """What calibration and evaluation of a fleet cost beside its training.
 
     python benchmarks/evaluation.py --members 40 --record results/bench.jsonl
-    python benchmarks/evaluation.py --data digits --members 4 --epochs 20
+    python benchmarks/evaluation.py --data digits --members 4 --epochs 40
+    python benchmarks/evaluation.py --data digits --members 4 --epochs 40 --costs 1
 
 After training, members are parted, checked, calibrated each on its own training rows, and measured on the test rows
 with both kinds of statistics, as in every run by recipe: the seconds are those by the clock from the end of the last
 epoch to the end of the run, nothing left out, and their share is that of a run of the recipe's own length. Where rows
-are held out, all members are measured on them after every epoch: that is a share of each epoch.
+are held out, all members are measured on them after every epoch, or on a CPU after every so many: from the first time
+to the last, that is all by the clock beyond the seconds of the epochs, and a share of these.
 
 Records up to revision 0da3b3b are of a calibration written out here, on all training rows at once, without the parting
-and the check; those up to db58b27 have bringing rows and members to the device in their seconds.
+and the check; those up to db58b27 have bringing rows and members to the device in their seconds. Up to 5c83a16 every
+epoch was measured on a CPU too, and what is recorded of epochs are medians.
 """
 
 import argparse
 import time
 from dataclasses import replace
-from itertools import pairwise
 from statistics import median
 
 import torch
@@ -39,11 +41,15 @@ class Clock:
         self.device = device
         self.stamps: list[float] = []
         self.training: list[float] = []
+        self.measured: list[int] = []
+        """After which epochs the members were measured on held-out rows."""
 
     def __call__(self, progress: Progress) -> None:
         if progress.members:
             self.stamps.append(self.now())
             self.training.append(progress.members[0]["seconds"])
+            if "validation_error" in progress.members[0]:
+                self.measured.append(progress.epoch)
 
     def now(self) -> float:
         if self.device.type == "cuda":
@@ -70,12 +76,17 @@ def after_training(recipe: Recipe, members: int, epochs: int, rows: Rows, device
     return _figures(seconds, clock.epoch, share=seconds / (recipe.epochs * clock.epoch))
 
 
-def after_every_epoch(recipe: Recipe, members: int, epochs: int, rows: Rows, device: torch.device) -> dict[str, float]:
-    """Seconds of an epoch, and by the clock beyond them, which the measuring of held-out rows takes."""
+def while_training(recipe: Recipe, members: int, epochs: int, rows: Rows, device: torch.device) -> dict[str, float]:
+    """Seconds of measuring held-out rows and of an epoch, means over the epochs from the first time to the last."""
     clock, _ = trained(replace(recipe, epochs=epochs), members, rows, device)
-    by_the_clock = [later - earlier for earlier, later in pairwise(clock.stamps)]
-    seconds = median(passed - spent for passed, spent in zip(by_the_clock, clock.training[1:], strict=True))
-    return _figures(seconds, clock.epoch, share=seconds / clock.epoch)
+    every = clock.measured[0]
+    last = epochs - epochs % every  # behind which there is no whole number of epochs to a measuring
+    if last == every:
+        raise SystemExit(f"--epochs {epochs}: held-out rows were measured but once in these. Give twice as many.")
+    training = sum(clock.training[every:last])
+    seconds = clock.stamps[last - 1] - clock.stamps[every - 1] - training
+    details = _figures(seconds * every / (last - every), training / (last - every), share=seconds / training)
+    return details | {"epochs_between": every}
 
 
 def _figures(seconds: float, epoch: float, share: float) -> dict[str, float]:
@@ -87,6 +98,7 @@ def main() -> None:
     parser.add_argument("--data", choices=RECIPES, default="mnist")
     parser.add_argument("--members", type=int, default=40)
     parser.add_argument("--epochs", type=int, default=5, help="how many to train and time; at least 2")
+    parser.add_argument("--costs", type=float, nargs="+", help="1 for a Γ-model, 0 for the supervised network")
     parser.add_argument("--held-out", type=int, help="how many rows; by default 10,000 of MNIST, 200 of the digits")
     parser.add_argument("--device", help="cpu or cuda; by default a GPU if there is one")
     parser.add_argument("--record", help="a file to add the figures to")
@@ -95,17 +107,27 @@ def main() -> None:
     if epochs < 2:
         parser.error(f"--epochs {epochs}: expected at least 2, of which the first warms up.")
     device, rows, recipe = suitable_device(arguments.device), load_rows(arguments.data), RECIPES[arguments.data]
+    if arguments.costs:
+        recipe = replace(recipe, costs=tuple(arguments.costs))
     held_out = replace(recipe, validation=arguments.held_out or HELD_OUT[arguments.data])
+    data = [] if arguments.data == "mnist" else [arguments.data]
+    weights = [f"costs {' '.join(f'{cost:g}' for cost in arguments.costs)}"] if arguments.costs else []
     print(headline(device), flush=True)
-    for when, measured, of in (
-        ("after training", after_training, recipe),
-        ("after every epoch", after_every_epoch, held_out),
-    ):
+    for measured, of in ((after_training, recipe), (while_training, held_out)):
         details = measured(of, members, epochs, rows, device)
-        share, seconds, epoch = details.values()
-        line = f"{when}: {seconds:.3g} s, an epoch {epoch:.3g} s, {share:.2%} of training"
-        what = f"{members} seeds, {when}" if arguments.data == "mnist" else f"{arguments.data}, {members} seeds, {when}"
+        when = _when(details.get("epochs_between"))
+        what = ", ".join([*data, f"{members} seeds", *weights, when])
+        line = (
+            f"{when}: {details['seconds']:.3g} s, an epoch {details['seconds_per_epoch']:.3g} s, "
+            f"{details['share_of_training']:.2%} of training"
+        )
         report(Figure("evaluation", what, details=details), line, device, arguments.record)
+
+
+def _when(epochs_between: float | None) -> str:
+    if epochs_between is None:
+        return "after training"
+    return "after every epoch" if epochs_between == 1 else f"after every {epochs_between} epochs"
 
 
 if __name__ == "__main__":
