@@ -1,31 +1,24 @@
 """Held-out rows are measured after every epoch where that is little work beside it, and more seldom where it is not."""
 
 import pytest
-import torch
 
 from tikas.training.evaluation import MOST_OF_THE_WORK, PASSES, epochs_between
 
-CPU, GPU = torch.device("cpu"), torch.device("cuda")
 UPDATE = 250
 """Rows that go up the network."""
 
 
-def test_on_a_gpu_every_epoch_is_measured():
-    assert epochs_between(10_000, UPDATE, updates=1, device=GPU) == 1
-    assert epochs_between(10_000, UPDATE, updates=1, device=torch.device("cuda", 3)) == 1
-
-
-def test_on_a_cpu_every_epoch_is_measured_where_epochs_are_long_or_rows_are_few():
-    assert epochs_between(10_000, UPDATE, updates=700, device=CPU) == 1
-    assert epochs_between(700, UPDATE, updates=50, device=CPU) == 1
-    assert epochs_between(10_000, UPDATE, updates=50, device=CPU) > 1
-    assert epochs_between(700, UPDATE, updates=10, device=CPU) > 1
+def test_every_epoch_is_measured_where_epochs_are_long_or_rows_are_few():
+    assert epochs_between(10_000, UPDATE, updates=700) == 1
+    assert epochs_between(700, UPDATE, updates=50) == 1
+    assert epochs_between(10_000, UPDATE, updates=50) > 1
+    assert epochs_between(700, UPDATE, updates=10) > 1
 
 
 @pytest.mark.parametrize("looked_at", [10, 700, 3_000, 100_000])
 @pytest.mark.parametrize("updates", [1, 7, 50, 500])
 def test_measuring_stays_within_its_share_of_the_work_and_is_no_more_seldom_than_that_takes(looked_at, updates):
-    every = epochs_between(looked_at, UPDATE, updates, CPU)
+    every = epochs_between(looked_at, UPDATE, updates)
     work = max(looked_at, PASSES * UPDATE)  # of few rows as that of one update
     allowed = MOST_OF_THE_WORK * PASSES * UPDATE * updates
     assert work <= every * allowed

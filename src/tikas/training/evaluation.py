@@ -27,7 +27,7 @@ PASSES = 3
 """What training takes of a row, in units of looking at one: the way up, and back to its values and to the weights."""
 
 MOST_OF_THE_WORK = 0.02
-"""How much measuring may be of training on a CPU, by count, for it and calibration to take less than 3 % of the time.
+"""How much measuring may be of training, by count, for it and calibration to take less than 3 % of the time.
 
 For a row's pass in training, one that is looked at takes 0.3 to 0.6 of its time in full ladders, whose way down is not
 counted, 0.4 to 1.3 in Γ-models and 0.3 to 1.0 without denoising; of a few hundred rows, 0.2 to 0.8 of an update's. That
@@ -48,11 +48,11 @@ def calibration_rows(split: Split, calibration: Calibration) -> NDArray[np.int64
     return split.labeled if calibration == "labeled" else split.unlabeled
 
 
-def epochs_between(looked_at: int, trained_on: int, updates: int, device: torch.device) -> int:
+def epochs_between(looked_at: int, trained_on: int, updates: int) -> int:
     """After every how many epochs held-out rows are measured, for that to take little beside training.
 
-    On a GPU that is after every one. On a CPU it follows from counts and never from the clock, so that a run has the
-    same history however busy the machine is, and whether or not it was cut short in between.
+    It follows from counts and never from the clock, so that a run has the same history on any machine, however busy,
+    and whether or not it was cut short in between.
 
     Parameters
     ----------
@@ -62,18 +62,14 @@ def epochs_between(looked_at: int, trained_on: int, updates: int, device: torch.
         Rows of a member that an update takes up the network, those that go up clean and corrupted counted twice.
     updates
         Of an epoch.
-    device
-        Where it trains.
 
     Examples
     --------
-    >>> cpu, gpu = torch.device("cpu"), torch.device("cuda")
-    >>> digits, mnist = (549 + 200, 2 * 100 + 50, 10), (981 + 10_000, 2 * 100 + 100, 500)
-    >>> epochs_between(*digits, cpu), epochs_between(*digits, gpu), epochs_between(*mnist, cpu)
-    (5, 1, 2)
+    >>> epochs_between(549 + 200, 2 * 100 + 50, updates=10)  # of the digits, and then of MNIST
+    5
+    >>> epochs_between(981 + 10_000, 2 * 100 + 100, updates=500)
+    2
     """
-    if device.type != "cpu":
-        return 1
     in_updates = max(1, looked_at / (PASSES * trained_on))  # of few rows it is the calls that take time
     return ceil(in_updates / (MOST_OF_THE_WORK * updates))
 
@@ -110,7 +106,7 @@ class HeldOut:
         )
         streams, looked_at = fleet.streams, self._watched.shape[-1] + self._judged.shape[-1]
         trained_on = 2 * streams.denoised_batch_size + streams.labeled_batch_size
-        self.every = epochs_between(looked_at, trained_on, streams.updates, fleet.device)
+        self.every = epochs_between(looked_at, trained_on, streams.updates)
 
     @torch.no_grad()
     def errors(self) -> list[float]:

@@ -43,10 +43,9 @@ class Trained(NamedTuple):
         One for each seed, calibrated and in eval mode, on the CPU.
     histories
         For each seed a list of dicts, one an epoch: ``epoch``, ``learning_rate``, ``total``, ``supervised``,
-        ``denoising`` (a list from the input up), ``seconds``. Where rows were held out, lines have their
-        ``validation_error``: all of them on a GPU; on a CPU one in so many that measuring takes little beside training
-        (see `epochs_between`), and the last one. After Ctrl-C, too, the last line has it, that of the ladder that comes
-        back if its epoch was not one to be measured.
+        ``denoising`` (a list from the input up), ``seconds``. Where rows were held out, the last line has their
+        ``validation_error``, and so has every line of an epoch after which they were measured (see `epochs_between`).
+        After Ctrl-C the last line's is that of the ladder that comes back.
     interrupted
         Whether Ctrl-C ended it before its last epoch. A member whose fleet had not begun then has an empty history, and
         its first weights.
