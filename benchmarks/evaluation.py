@@ -7,12 +7,12 @@
 After training, members are parted, checked, calibrated each on its own training rows, and measured on the test rows
 with both kinds of statistics, as in every run by recipe: the seconds are those by the clock from the end of the last
 epoch to the end of the run, nothing left out, and their share is that of a run of the recipe's own length. Where rows
-are held out, all members are measured on them after every epoch, or on a CPU after every so many: from the first time
-to the last, that is all by the clock beyond the seconds of the epochs, and a share of these.
+are held out, all members are measured on them after every so many epochs: from the first time to the last, that is all
+by the clock beyond the seconds of the epochs, and a share of these.
 
 Records up to revision 0da3b3b are of a calibration written out here, on all training rows at once, without the parting
-and the check; those up to db58b27 have bringing rows and members to the device in their seconds. Up to 5c83a16 every
-epoch was measured on a CPU too, and what is recorded of epochs are medians.
+and the check; those up to db58b27 have bringing rows and members to the device in their seconds. Up to b21721b every
+epoch was measured, and what is recorded of epochs are medians.
 """
 
 import argparse
