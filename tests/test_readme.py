@@ -52,6 +52,7 @@ MNIST = {
 CONVOLUTIONAL = {
     ("Conv-FC, full ladder", "100"): "table2/fc/100",
     ("Conv-Small, Γ-model", "100"): "table2/small-gamma/100",
+    ("Conv-Small, Γ-model, our settings", "100"): "table2/small-gamma-input/100",
     ("Conv-Small, full ladder", "100"): "table2/small-full/100",
     ("Conv-Small, supervised", "100"): "table2/small-baseline/100",
     ("Conv-Small, supervised", "all"): "table2/small-baseline/all",
@@ -121,6 +122,15 @@ def test_earlier_choices_of_the_full_conv_smalls_weights_are_told_as_they_ended(
     assert list(ends) == [(1000.0, 10.0, 1.0), (100.0, *[0.1] * 8, 1.0), (100.0, *[0.01] * 8, 1.0)]
     assert (len(first), len(second), len(last)) == (5, 5, 10)
     assert f"after two that ended at {spread(first)} and {spread(second)} %" in PROSE
+
+
+def test_earlier_choices_of_the_gamma_models_settings_are_told_as_they_ended() -> None:
+    first, second, last = (
+        [record["test_error"] for record in records(f"table2/small-gamma-{choice}/100")]
+        for choice in ("chosen", "short", "input")
+    )
+    assert f"after two that ended at {spread(first)} and {spread(second)} %; nine of the ten seeds end below" in PROSE
+    assert sum(error < 0.9 for error in last) == 9
 
 
 def test_the_table_of_digits_is_that_of_the_records() -> None:
