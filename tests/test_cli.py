@@ -403,6 +403,20 @@ def test_a_folder_of_images_goes_from_training_to_prediction(
     assert "nothing holds no images" in said(capsys)
 
 
+def test_conv_pool_cnn_c_is_trained_by_its_name_and_predicts(capsys: pytest.CaptureFixture[str]) -> None:
+    images = np.random.default_rng(0).random((12, 3, 12, 14), np.float32)
+    np.savez("images.npz", x=images, y=np.arange(12) % 2)
+    flags = ["--network", "conv_pool_cnn_c", "--epochs", "1", "--batch-size", "6", "--validation", "4", "--quiet"]
+    answers = []
+    for output in ("one.safetensors", "same.safetensors"):
+        assert run("train", "--data", "images.npz", *flags, "--members", "2", "--output", output) == 0
+        answers.append(tikas.load(output).predict_proba(images))
+    assert np.array_equal(*answers)  # what dropout draws is the seed's, too
+    assert "same network, no denoising costs" in capsys.readouterr().out
+    assert run("predict", "one.safetensors", "images.npz") == 0
+    assert len(capsys.readouterr().out.splitlines()) == 13
+
+
 def test_defaults_follow_from_the_data_and_the_network() -> None:
     def preset(*arguments: str) -> Recipe:
         command = _parse(["train", *arguments])
@@ -419,6 +433,8 @@ def test_defaults_follow_from_the_data_and_the_network() -> None:
     assert preset("--data", "my.csv", "--task", "regression").costs == values.costs
     assert preset("--data", "cifar10") == cifar
     assert preset("--data", "cifar10", "--network", "conv_large", "--costs", "4", "--preprocess", "whiten") == cifar
+    module = preset("--data", "cifar10", "--network", "conv_pool_cnn_c")
+    assert (module.preprocess, module.activation, module.costs) == ("whiten", "relu", (1.0,))
     assert preset("--data", "cifar10", "--network", "mlp").costs == (1000.0, 10.0, 0.1)
     assert preset("--data", "cifar10", "--network").costs == (1000.0, 0.1)
     assert preset("--network", "top").costs == preset("--network").costs == (1000.0, 0.1)
@@ -446,7 +462,8 @@ def test_defaults_follow_from_the_data_and_the_network() -> None:
         (["train", "--data", "absent.csv", "--target", "kind"], "absent.csv"),
         (["train", "--labels", "7"], "7"),
         (["train", "--network", "conv_tiny"], "conv_tiny"),
-        (["train", "--network", "conv_pool_cnn_c"], "LadderClassifier(network='conv_pool_cnn_c') makes the Γ-model"),
+        (["train", "--network", "conv_pool_cnn_c"], "takes images of 12 by 12 pixels or more"),
+        (["train", "--network", "conv_pool_cnn_c", "--costs", "9", "1"], "has one denoising cost, on its class scores"),
         (["train", "--network", "conv 8 9"], "(9, 9) is larger than the map below it, which has shape (1, 8, 8)"),
         (["train", "--data", "photos/of-flowers"], "photos/of-flowers does not exist"),
         (["train", "--data", "empty"], "empty holds no class"),

@@ -62,7 +62,7 @@ def test_the_papers_networks_have_names():
     assert model.recipe_.costs == (1.0,)
 
 
-def test_conv_pool_cnn_c_has_a_name_too_and_gets_the_gamma_model(tmp_path):
+def test_conv_pool_cnn_c_has_a_name_too_and_gets_the_gamma_model():
     images = np.random.default_rng(0).random((12, 16, 12), np.float32)
     settings = {"epochs": 1, "batch_size": 6, "labeled_batch_size": 6, "n_members": 2}
     model = clone(classifier("conv_pool_cnn_c", **settings)).fit(images, np.arange(12) % 3)
@@ -73,8 +73,17 @@ def test_conv_pool_cnn_c_has_a_name_too_and_gets_the_gamma_model(tmp_path):
     assert_array_equal(again.predict_proba(images), model.predict_proba(images))
     one, other = (member.network[1].weight for member in model.ladders_)
     assert not torch.allclose(one, other, atol=0.1)  # each from weights of its own
-    with pytest.raises(ValueError, match=r"The network is a module, and a file .*state_dict"):
-        model.save(tmp_path / "model")
+
+
+def test_conv_pool_cnn_c_is_saved_and_goes_on_where_it_was(tmp_path):
+    images, classes = np.random.default_rng(0).random((12, 3, 16, 12), np.float32), np.arange(12) % 3
+    model = classifier("conv_pool_cnn_c", epochs=1, batch_size=6, labeled_batch_size=6, n_members=2)
+    again = tikas.load(model.fit(images, classes).save(tmp_path / "model"))
+    assert_array_equal(again.predict_proba(images), model.predict_proba(images))
+    assert (again.seeds_, again.ladder_.shapes) == ([0, 1], [(3, 16, 12), (3,)])
+    more = [each.set_params(warm_start=True, random_state=5).fit(images, classes) for each in (model, again)]
+    assert_array_equal(more[0].predict_proba(images), more[1].predict_proba(images))
+    assert more[1].n_iter_ == 2
 
 
 def test_conv_pool_cnn_c_takes_images_and_gives_classes_alone():
@@ -82,10 +91,12 @@ def test_conv_pool_cnn_c_takes_images_and_gives_classes_alone():
         classifier("conv_pool_cnn_c").fit(IMAGES.reshape(400, -1), SEEN)
     with pytest.raises(ValueError, match=r"\(400, 8, 8, 1\); expected \(400, 1, 8, 8\)"):
         classifier("conv_pool_cnn_c").fit(np.moveaxis(IMAGES, 1, -1), SEEN)
-    with pytest.raises(ValueError, match=r"network='conv_pool_cnn_c' gets the Γ-model.* give LadderRegressor rungs"):
+    with pytest.raises(ValueError, match=r"network='conv_pool_cnn_c' gets the Γ-model.* give a regression rungs"):
         LadderRegressor("conv_pool_cnn_c").fit(IMAGES, CLASSES)
     with pytest.raises(ValueError, match=r"='tanh' is for rungs, and network='conv_pool_cnn_c' has none\. Leave"):
         classifier("conv_pool_cnn_c", activation="tanh").fit(IMAGES, SEEN)
+    with pytest.raises(ValueError, match=r"costs=\(1.0, 2.0\): network='conv_pool_cnn_c' has one denoising cost"):
+        classifier("conv_pool_cnn_c", costs=(1, 2)).fit(IMAGES, SEEN)
 
 
 @pytest.mark.parametrize(
@@ -166,6 +177,7 @@ def test_of_one_image_alone_it_is_said_to_give_several(network):
         (["max 9"], IMAGES, r"leaves nothing.*\(9, 9\).*\(1, 8, 8\)"),
         (["conv 8 3", "global"], IMAGES, r"\(8,\); the data ask for \(10,\).*\('conv 8 3', 'global', 'top'\)"),
         ("conv_fc", IMAGES, r"'conv_fc' takes images of 26 by 26 pixels or more.*shape \(1, 8, 8\).*rungs of your own"),
+        ("conv_pool_cnn_c", IMAGES, r"'conv_pool_cnn_c' takes images of 12 by 12 pixels or more.*shape \(1, 8, 8\)"),
         (["conf 8 3"], IMAGES, "no rung"),
         (RUNGS, np.where(IMAGES > 0.9, np.nan, IMAGES), "NaN"),
         (RUNGS, np.where(IMAGES > 0.9, np.inf, IMAGES), "infinity.*Leave such rows out"),

@@ -264,7 +264,7 @@ def test_a_module_that_cannot_be_copied_is_refused_with_what_to_do(network):
 
 
 def test_a_regressor_takes_no_module():
-    with pytest.raises(ValueError, match=r"a network of your own gets .* class scores, give LadderRegressor rungs"):
+    with pytest.raises(ValueError, match=r"a network of your own gets .* class scores, give a regression rungs"):
         LadderRegressor(nn.Linear(64, 1)).fit(ROWS, CLASSES)
 
 

@@ -250,8 +250,8 @@ def test_hidden_rungs_have_the_recipes_activation_unless_they_say_their_own():
         (None, "Dense(None): the number of units"),
         ("100", "'100' is no rung"),
         (("conv_small", 10), "'conv_small' is no rung"),
-        ("conv_pool_cnn_c", "'conv_pool_cnn_c' is no rung"),
-        ("conv_smal", "Did you mean 'conv_small'? LadderClassifier takes conv_pool_cnn_c and any torch.nn.Module"),
+        (("conv_pool_cnn_c", 10), "'conv_pool_cnn_c' is no rung"),
+        ("conv_smal", "Did you mean 'conv_small'? LadderClassifier takes any torch.nn.Module, too."),
         (("Conv-Large",), "Did you mean 'conv_large'?"),
         ("conv_pool_cnn", "Did you mean 'conv_pool_cnn_c'?"),
         (("conv 32", "max 2"), "'conv 32' has 1 numbers; expected 'conv FEATURES KERNEL'"),
@@ -266,7 +266,7 @@ def test_what_is_no_network_is_refused_with_what_would_be_and_why(network, reaso
     assert reason in str(caught.value)
 
 
-@pytest.mark.parametrize("network", ["conv 8", "conv_tiny", "conv_pool_cnn_c", ("conv_smal", 10)], ids=str)
+@pytest.mark.parametrize("network", ["conv 8", "conv_tiny", ("conv_smal", 10)], ids=str)
 def test_no_name_is_suggested_for_a_network_that_is_like_none(network):
     with pytest.raises(ValueError, match="expected numbers of units") as caught:
         Recipe(network=network)

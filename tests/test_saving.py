@@ -434,8 +434,9 @@ class TestImages:
             (["conv 4 99999999 same", "max 2", 5], ""),
             (["conv 99999999 3 same", "max 2", 5], ""),
             (["conv 4 3 same", "max 2 stride=1", 5], "shapes"),
-            (["import os", "max 2", 5], "no rung"),
+            (["import os", "max 2", 5], "expected numbers of units, rungs"),
             (["conv_large"], "takes images of .* pixels or more"),
+            (["conv_pool_cnn_c"], "takes images of .* pixels or more"),
         ],
     )
     def test_a_network_that_lies_is_refused_before_it_is_allocated(self, network, message, convolutional, tmp_path):

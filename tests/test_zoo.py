@@ -1,7 +1,5 @@
 """The paper's networks: their rungs, their map sizes, their settings."""
 
-import re
-
 import pytest
 import torch
 from torch import nn
@@ -121,10 +119,14 @@ def test_conv_pool_cnn_c_is_the_supervised_original():
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_a_recipe_of_rungs_says_which_door_a_module_goes_through(name):
-    with pytest.raises(ValueError, match=re.escape(f"LadderClassifier(network={name!r}) makes the Γ-model")) as caught:
-        Recipe(network=name)
-    assert f"tikas.model.zoo.{name}()" in str(caught.value)
+def test_a_recipe_makes_the_gamma_model_of_a_module_with_the_weights_of_a_seed(name):
+    recipe = Recipe(network=name, costs=2.0, noise=(0.1, 0.2))
+    assert (recipe.levels, recipe.takes_maps) == (2, True)
+    one, other, again = (build_ladder(recipe, (1, 16, 12), outputs=3, seed=seed) for seed in (0, 1, 0))
+    assert (one.noise, one.rung.noise, one.rung.cost) == (0.1, 0.2, 2.0)
+    first, another, same = (next(model.network.parameters()) for model in (one, other, again))
+    assert torch.equal(first, same)
+    assert not torch.allclose(first, another, atol=0.1)
 
 
 def test_conv_pool_cnn_c_starts_with_signals_of_one_scale_from_layer_to_layer():

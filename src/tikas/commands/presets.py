@@ -52,6 +52,8 @@ def preset_for(arguments: Sequence[str]) -> Recipe:
     costs = Recipe().costs if preset.takes_maps else preset.costs
     if chosen.takes_maps:
         costs = suitable_costs_on_maps(chosen.network)
+    if chosen.is_module:
+        preset = replace(preset, activation=Recipe.activation)  # it has its own
     return replace(preset, network=chosen.network, costs=costs_for(chosen.levels, costs))
 
 

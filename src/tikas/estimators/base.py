@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import KW_ONLY, dataclass, fields
 from math import prod
@@ -30,7 +30,7 @@ from tikas.model.ladder import Ladder
 from tikas.model.specs import RungSpec
 from tikas.saving import write_model
 from tikas.training.devices import suitable_device, without_autocast, without_default_device
-from tikas.training.fit import Build, History, fit
+from tikas.training.fit import History, fit
 from tikas.training.fleet import build_ladder
 from tikas.training.networks import in_one_form, rungs_of, takes_maps
 from tikas.training.progress import progress_bar
@@ -78,7 +78,7 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TakesRo
         """The recipe that the parameters describe; what they leave open follows from the network and the rows."""
         parameters = self.get_params(deep=False)
         chosen = {field.name: parameters[field.name] for field in fields(Recipe) if field.name in parameters}
-        if self._around_module:
+        if isinstance(self.network, nn.Module):
             chosen |= settings_around_module(chosen, self.task)
         elif self.costs is None:
             network = in_one_form(chosen["network"])
@@ -90,11 +90,6 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TakesRo
         if self.epochs is None:
             chosen["epochs"] = suitable_epochs(len(rows), Recipe(batch_size=self.batch_size).batch_size)
         return Recipe(**{**chosen, "data": "array", "labels": "all", "task": self.task})
-
-    @property
-    def _around_module(self) -> bool:
-        """Whether the network is a module, one's own or one that has a name, and not rungs."""
-        return isinstance(self.network, nn.Module) or self._module_by_name is not None
 
     def _counted(
         self, rows: Array, targets: Array, sample_weight: ArrayLike | None
@@ -121,8 +116,9 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TakesRo
         seeds: Sequence[int] = self._seeds()
         warn_of_few_rows(len(rows), recipe.batch_size, stacklevel=3)
         earlier = self._ladders_to_go_on_from(rows.shape[1:], outputs, recipe) if self.warm_start else None
-        build, start = self._build(rows), earlier
-        with own_randomness() if self._around_module else nullcontext():
+        build = build_around(self.network, rows) if isinstance(self.network, nn.Module) else build_ladder
+        start = earlier
+        with own_randomness() if recipe.is_module or build is not build_ladder else nullcontext():
             if weights is not None:
                 weights = (weights / weights[labeled].max()).clip(TINY, 1)  # none becomes zero in single precision
                 weights = (weights / weights[labeled].mean()).astype(np.float32)
@@ -148,12 +144,6 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TakesRo
             warnings.warn(interruption(trained.histories, recipe.epochs, self.n_members), UserWarning, stacklevel=3)
         before = [] if earlier is None else self.history_
         self._keep(recipe, trained.ladders, seeds, joined_history(trained, before))
-
-    def _build(self, rows: Array) -> Build:
-        """What makes the members."""
-        if isinstance(self.network, nn.Module):
-            return build_around(self.network, rows)
-        return build_ladder if self._module_by_name is None else _build_by_name(self._module_by_name, rows)
 
     def _weigh_outputs(self, ladders: list[Ladder], targets: Array, weights: Array) -> None:
         """Let new ladders start from what the weights alone tell of the outputs."""
@@ -205,10 +195,9 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TakesRo
         ([4, 5], [0, 1], 6)
         """
         check_is_fitted(self)
-        if not isinstance(self.ladder_, Ladder):
-            module = "a module of your own" if isinstance(self.network, nn.Module) else "a module"
+        if not isinstance(self.ladder_, Ladder) and not self.recipe_.is_module:
             raise ValueError(
-                f"The network is {module}, and a file that holds no code cannot bring it back. Keep its "
+                "The network is a module of your own, and a file that holds no code cannot bring it back. Keep its "
                 "weights, torch.save(estimator.ladder_.network.state_dict(), path), or the whole estimator by "
                 "joblib.dump(estimator, path), to be loaded only where its origin is trusted."
             )
@@ -311,17 +300,6 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TakesRo
         'model.safetensors'
         """
         return write_model(path, self.as_fitted())
-
-
-def _build_by_name(make: Callable[[int, int], nn.Module], rows: Array) -> Build:
-    """What makes members of a network that has a name: each with first weights of its own seed."""
-
-    def build(recipe: Recipe, input_shape: Sequence[int], outputs: int, seed: int | None) -> Ladder:
-        if seed is not None:
-            torch.manual_seed(seed)
-        return build_around(make(outputs, input_shape[0]), rows)(recipe, input_shape, outputs, seed)
-
-    return build
 
 
 def _in_short(network: Any) -> str:

@@ -124,8 +124,8 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
     Its noise is ``noise``, one or two (the input's, all others'), its one cost ``costs``, 1 by default; `tikas.gamma`
     says where they go. All members start from its weights and differ in order and noise. What it draws by itself, in
     dropout, follows from ``random_state`` too. All of it trains in training mode: a layer that is to stay frozen
-    overrides `train`. It can be pickled, and not saved: a file without code does not bring a
-    module back. ``"conv_pool_cnn_c"`` is such a module but for its first weights, which every member draws for itself.
+    overrides `train`. It can be pickled, and not saved: a file without code does not bring a module back.
+    ``"conv_pool_cnn_c"`` is such a module, but that every member draws its own first weights, and that it is saved.
 
     Examples
     --------

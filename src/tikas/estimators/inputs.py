@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import prod
 from typing import Any
 
@@ -18,7 +17,6 @@ from tikas.data.images import as_columns, as_images, as_shaped, warn_of_channels
 from tikas.data.preparations import PREPARATIONS, Preparation
 from tikas.data.preprocess import MOST_COMPARED, range_to_keep, warn_of_other_scale
 from tikas.model.ladder import Ladder
-from tikas.model.zoo import MODULES
 from tikas.training.devices import suitable_device
 from tikas.training.networks import in_one_form, takes_maps
 from tikas.training.recipe import Recipe
@@ -55,14 +53,9 @@ class TakesRows(BaseEstimator):  # type: ignore[misc]
     input_range_: tuple[float, float] | None = None
 
     @property
-    def _module_by_name(self) -> Callable[[int, int], nn.Module] | None:
-        """What makes the module that the network is the name of, if it is one, for so many outputs and channels."""
-        return MODULES.get(self.network) if isinstance(self.network, str) else None
-
-    @property
     def _takes_maps(self) -> bool:
         """Whether a network that is not a module of one's own works on images alone."""
-        return self._module_by_name is not None or takes_maps(in_one_form(self.network))
+        return takes_maps(in_one_form(self.network))
 
     def _check_training_rows(self, X: ArrayLike) -> Array:
         """X as ``(n, *input_shape_)``; the shape is taken from it."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
-from numbers import Real
 from threading import RLock
 from typing import Any, cast
 
@@ -20,7 +19,7 @@ from tikas.model.gamma import Gamma, gamma
 from tikas.model.ladder import Ladder
 from tikas.model.refusals import RefusedRowsError
 from tikas.training.fit import Build
-from tikas.training.recipe import Recipe
+from tikas.training.recipe import Recipe, check_around_module
 
 SHAPES = (
     "Give X in the shape that it takes, images as (n, channels, height, width) even if they are grey, or change its "
@@ -104,20 +103,8 @@ def settings_around_module(chosen: Mapping[str, Any], task: str) -> dict[str, An
     >>> settings_around_module(chosen, "classification")
     {'network': (), 'costs': 1.0}
     """
-    network = chosen["network"]
-    whose = f"network={network!r}" if isinstance(network, str) else "a network of your own"
-    if task != "classification":
-        raise ValueError(
-            f"As {whose} gets the Γ-model, which denoises class scores, give LadderRegressor rungs, for "
-            "example network=['conv 32 3', 'max 2', 100]."
-        )
-    for name in ("activation", "denoiser"):
-        if chosen[name] != getattr(Recipe, name):
-            raise ValueError(f"{name}={chosen[name]!r} is for rungs, and {whose} has none. Leave {name} out.")
-    costs = 1.0 if chosen["costs"] is None else chosen["costs"]
-    if not isinstance(costs, Real):
-        raise ValueError(f"costs={costs!r}: {whose} has one denoising cost, on its class scores. Give one number.")
-    return {"network": (), "costs": costs}
+    check_around_module({**chosen, "task": task}, "a network of your own")
+    return {"network": (), "costs": 1.0 if chosen["costs"] is None else chosen["costs"]}
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import count
 from typing import TYPE_CHECKING
 
 from tikas.model.specs import Conv, Dense, GlobalMeanPool, MapTooSmallError, MaxPool, RungSpec, shapes_of
@@ -99,24 +100,6 @@ ZOO: dict[str, Callable[[int], list[RungSpec]]] = {
 """Networks that can be ladders, by the names that a recipe knows them by."""
 
 
-def least_side(name: str) -> int:
-    """Of the images that one of these networks takes.
-
-    Examples
-    --------
-    >>> least_side("conv_fc"), least_side("mlp")
-    (26, 1)
-    """
-    side = 1
-    while True:
-        try:
-            shapes_of((1, side, side), ZOO[name](1))
-        except MapTooSmallError:
-            side += 1
-        else:
-            return side
-
-
 def conv_pool_cnn_c(outputs: int = 10, channels: int = 3) -> nn.Sequential:
     """ConvPool-CNN-C of Springenberg et al. (2015), the supervised network that Conv-Large was made from.
 
@@ -171,3 +154,29 @@ def conv_pool_cnn_c(outputs: int = 10, channels: int = 3) -> nn.Sequential:
 
 MODULES: dict[str, Callable[[int, int], nn.Sequential]] = {"conv_pool_cnn_c": conv_pool_cnn_c}
 """Networks that are no ladders, and get the Γ-model: what makes each for so many outputs and channels, by its name."""
+
+
+def least_side(name: str) -> int:
+    """Of the images that one of these networks takes.
+
+    Examples
+    --------
+    >>> least_side("conv_fc"), least_side("mlp"), least_side("conv_pool_cnn_c")
+    (26, 1, 12)
+    """
+    return next(side for side in count(1) if _takes(name, side))
+
+
+def _takes(name: str, side: int) -> bool:
+    """Whether a network takes images of so many pixels by as many."""
+    import torch
+
+    try:
+        if name in ZOO:
+            shapes_of((1, side, side), ZOO[name](1))
+        else:
+            with torch.device("meta"):  # without any numbers
+                MODULES[name](1, 1)(torch.empty(1, 1, side, side))
+    except (MapTooSmallError, RuntimeError):
+        return False
+    return True

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -9,9 +10,10 @@ from torch import Tensor, nn
 from tikas.data.streams import Batch, Streams, generator
 from tikas.model.checks import hint_of_channels_last
 from tikas.model.costs import Costs
+from tikas.model.gamma import gamma
 from tikas.model.ladder import Ladder
 from tikas.model.specs import MapTooSmallError
-from tikas.model.zoo import ZOO, least_side
+from tikas.model.zoo import MODULES, ZOO, least_side
 from tikas.training.devices import single_precision
 from tikas.training.networks import TOP
 from tikas.training.recipe import Recipe
@@ -19,6 +21,9 @@ from tikas.training.recipe import Recipe
 
 def build_ladder(recipe: Recipe, input_shape: Sequence[int], outputs: int, seed: int | None) -> Ladder:
     """The ladder that a recipe describes, with the first weights of this seed (or of none in particular).
+
+    Where the network is a module it is the Γ-model around it, which has all of a ladder that training asks for. Torch's
+    generators are seeded then: such a module draws from them in training, too, in dropout.
 
     Raises
     ------
@@ -30,6 +35,8 @@ def build_ladder(recipe: Recipe, input_shape: Sequence[int], outputs: int, seed:
     >>> build_ladder(Recipe(network=(500, 250)), (784,), outputs=10, seed=0).shapes
     [(784,), (500,), (250,), (10,)]
     """
+    if recipe.is_module:
+        return _build_around_module(recipe, input_shape, outputs, seed)
     try:
         with single_precision():
             ladder = Ladder(
@@ -45,12 +52,7 @@ def build_ladder(recipe: Recipe, input_shape: Sequence[int], outputs: int, seed:
         name = str(recipe.network[0])
         if name not in ZOO:
             raise
-        side, shape = least_side(name), tuple(input_shape)
-        raise MapTooSmallError(
-            f"network={name!r} takes images of {side} by {side} pixels or more, and these have shape {shape}. Give "
-            "larger images, or rungs of your own, for example network=['conv 32 3', 'max 2', 100]."
-            f"{hint_of_channels_last(shape)}"
-        ) from error
+        raise _too_small(name, tuple(input_shape)) from error
     if ladder.shapes[-1] != (outputs,):
         raise ValueError(
             f"network={recipe.network!r} has a top of shape {ladder.shapes[-1]}; the data ask for {(outputs,)}. "
@@ -58,6 +60,29 @@ def build_ladder(recipe: Recipe, input_shape: Sequence[int], outputs: int, seed:
             f"'global' have {outputs} channels."
         )
     return ladder
+
+
+def _build_around_module(recipe: Recipe, input_shape: Sequence[int], outputs: int, seed: int | None) -> Ladder:
+    name = str(recipe.network[0])
+    if seed is not None:
+        torch.manual_seed(seed)
+    try:
+        with single_precision():
+            network, rows = MODULES[name](outputs, input_shape[0]), torch.zeros(2, *input_shape)
+            return cast("Ladder", gamma(network, outputs, recipe.levels_of_noise(), recipe.costs[0], example=rows))
+    except RuntimeError as error:
+        if min(input_shape[1:]) >= least_side(name):
+            raise
+        raise _too_small(name, tuple(input_shape)) from error
+
+
+def _too_small(name: str, shape: tuple[int, ...]) -> MapTooSmallError:
+    side = least_side(name)
+    return MapTooSmallError(
+        f"network={name!r} takes images of {side} by {side} pixels or more, and these have shape {shape}. Give larger "
+        "images, or rungs of your own, for example network=['conv 32 3', 'max 2', 100]."
+        f"{hint_of_channels_last(shape)}"
+    )
 
 
 def stack(ladders: Sequence[Ladder]) -> Ladder:

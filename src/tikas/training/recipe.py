@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 from tikas.model.names import ActivationName, DenoiserName, Task
 from tikas.model.specs import RungSpec
-from tikas.training.networks import Network, in_one_form, rungs_of, takes_maps
+from tikas.training.networks import Network, in_one_form, is_module, rungs_of, takes_maps
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -53,7 +53,8 @@ class Recipe:
     network: Network = (1000, 500, 250, 250, 250)
     """The hidden rungs from the bottom up: units of dense ones, or texts such as 'conv 32 5 full', 'max 2', 'mean 3
     stride=2', 'dense 100 tanh', 'global'. The dense top follows by itself; a network that ends in 'global' has its top
-    there, unless 'top' asks for a dense one. Or a whole network by name: mlp, conv_fc, conv_small, conv_large."""
+    there, unless 'top' asks for a dense one. Or a whole network by name: mlp, conv_fc, conv_small, conv_large, or
+    conv_pool_cnn_c, which gets the Γ-model."""
     activation: ActivationName = "relu"
     """Of the hidden rungs that do not say their own."""
     noise: tuple[float, ...] = (0.3,)
@@ -118,6 +119,8 @@ class Recipe:
         _require(self.validation >= 0, "validation", self, "at least 0")
         _require(0 < self.learning_rate < float("inf"), "learning_rate", self, "above 0")
         _require(0 <= self.annealed <= 1, "annealed", self, "between 0 and 1")
+        if self.is_module:
+            check_around_module(vars(self), f"network={self.network[0]!r}")
         for name in ("noise", "costs"):
             values = getattr(self, name)
             good = 1 <= len(values) <= self.levels and all(isfinite(v) and v >= 0 for v in values)
@@ -136,8 +139,19 @@ class Recipe:
         return [*(rung.with_activation(self.activation) for rung in rungs[:-1]), rungs[-1]]
 
     @property
+    def is_module(self) -> bool:
+        """Whether the network is no ladder, but a module that gets the Γ-model.
+
+        Examples
+        --------
+        >>> Recipe(network="conv_pool_cnn_c", costs=1.0).is_module, Recipe(network="mlp").is_module
+        (True, False)
+        """
+        return is_module(self.network)
+
+    @property
     def takes_maps(self) -> bool:
-        """Whether the lowest rung works on maps, so that rows must be images.
+        """Whether the network begins with work on maps, so that rows must be images.
 
         Examples
         --------
@@ -229,6 +243,28 @@ def _shortest(levels: tuple[float, ...], least: int = 1) -> tuple[float, ...]:
 def _require(good: bool, name: str, recipe: Recipe, expected: str) -> None:
     if not good:
         raise ValueError(f"{name}={getattr(recipe, name)!r}: expected {expected}.")
+
+
+def check_around_module(settings: Mapping[str, Any], whose: str) -> None:
+    """Refuse what is for rungs where the network is a module, named as `whose`, with the Γ-model around it.
+
+    Examples
+    --------
+    >>> check_around_module({**vars(Recipe()), "activation": "tanh"}, "a network of your own")
+    Traceback (most recent call last):
+    ValueError: activation='tanh' is for rungs, and a network of your own has none. Leave activation out.
+    """
+    if settings["task"] != "classification":
+        raise ValueError(
+            f"As {whose} gets the Γ-model, which denoises class scores, give a regression rungs, for example "
+            "network=['conv 32 3', 'max 2', 100]."
+        )
+    for name in ("activation", "denoiser"):
+        if settings[name] != getattr(Recipe, name):
+            raise ValueError(f"{name}={settings[name]!r} is for rungs, and {whose} has none. Leave {name} out.")
+    costs = settings["costs"]
+    if isinstance(costs, Iterable) and len(list(costs)) != 1:
+        raise ValueError(f"costs={costs!r}: {whose} has one denoising cost, on its class scores. Give one number.")
 
 
 DIGITS = Recipe(
