@@ -374,6 +374,25 @@ def test_images_in_the_wrong_layout_are_refused_with_both_shapes(capsys: pytest.
         assert "(7, 8, 8, 1); this model was fitted on (7, 1, 8, 8)" in said(capsys)
 
 
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("network", ["conv 4 3", "8"])
+def test_an_array_of_images_in_the_wrong_layout_is_refused_or_warned_of(
+    network: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["--network", network, "--epochs", "1", "--batch-size", "6", "--quiet", "--output", "m.safetensors"]
+    for sides, code, sentence in (
+        ((8, 8), 2, "Got images of shape (12, 8, 8, 3); expected (12, 3, 8, 8). Channels come first: turn"),
+        ((8, 6), 0, "warning: Images of shape (12, 8, 6, 3) are read as (n, channels, height, width), maps 3 wide."),
+    ):
+        images = np.random.default_rng(0).random((12, *sides, 3), np.float32)
+        np.savez("images.npz", x=images, y=np.arange(12) % 2)
+        assert run("train", "--data", "images.npz", *flags) == code
+        assert sentence in said(capsys)
+        np.savez("images.npz", x=np.moveaxis(images, -1, 1), y=np.arange(12) % 2)
+        assert run("train", "--data", "images.npz", *flags) == 0
+        assert capsys.readouterr().err == ""
+
+
 @pytest.mark.parametrize("preprocess", ["none", "whiten"])
 def test_a_folder_of_images_goes_from_training_to_prediction(
     preprocess: str, capsys: pytest.CaptureFixture[str]

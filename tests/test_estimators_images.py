@@ -208,7 +208,8 @@ def test_where_rungs_do_not_fit_narrow_maps_it_is_asked_whether_the_channels_are
 @pytest.mark.parametrize(("network", "preprocess"), [(["conv 4 3"], "none"), ((8,), "standardize")])
 def test_small_oblong_images_that_may_have_their_channels_last_are_warned_of(network, preprocess):
     last = np.moveaxis(COLOURS[:, :, :, :6], 1, -1)
-    with pytest.warns(UserWarning, match=r"\(400, 8, 6, 3\) are read as .*maps 3 wide.*moveaxis.*swapaxes") as caught:
+    message = r"\(400, 8, 6, 3\) are read as .*maps 3 wide.*moveaxis.*, to \(400, 3, 8, 6\)\. .*swapaxes"
+    with pytest.warns(UserWarning, match=message) as caught:
         model = classifier(network, preprocess=preprocess, epochs=1).fit(last, SEEN)
     assert [warning.filename for warning in caught] == [__file__]
     assert model.input_shape_ == (8, 6, 3)

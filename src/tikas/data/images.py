@@ -48,23 +48,28 @@ def as_images(x: NDArray[Any]) -> NDArray[Any]:
     return images
 
 
-def warn_of_channels_last(images: NDArray[Any], stacklevel: int = 2) -> None:
+def warn_of_channels_last(images: NDArray[Any], takes_maps: bool, preprocess: str, stacklevel: int = 2) -> None:
     """Warn where images that `as_images` takes have the width of grey or colour channels behind two longer sides.
+
+    Not where the order of values is all one, as it is to a dense network that takes them as they come.
 
     Examples
     --------
     >>> import numpy as np
     >>> with warnings.catch_warnings(record=True, action="always") as caught:
-    ...     warn_of_channels_last(np.zeros((5, 8, 6, 3)))
+    ...     warn_of_channels_last(np.zeros((5, 8, 6, 3)), takes_maps=True, preprocess="none")
     >>> print(caught[0].message)
     Images of shape (5, 8, 6, 3) are read as (n, channels, height, width), maps 3 wide. If that is (n, height, width,
-    channels), turn the images with numpy.moveaxis(images, -1, 1). Maps that really are so narrow ...
+    channels), turn the images with numpy.moveaxis(images, -1, 1), to (5, 3, 8, 6). Maps that really are so narrow ...
     """
-    _, *sides, last = images.shape
+    if images.ndim != 4 or (preprocess == "none" and not takes_maps):
+        return
+    n, *sides, last = images.shape
     if last in LIKELY_CHANNELS and last < min(sides):
         warnings.warn(
             f"Images of shape {images.shape} are read as (n, channels, height, width), maps {last} wide. If that is "
-            f"(n, height, width, channels), turn the images with numpy.moveaxis(images, -1, 1). {NARROW}",
+            "(n, height, width, channels), turn the images with numpy.moveaxis(images, -1, 1), to "
+            f"{(n, last, *sides)}. {NARROW}",
             UserWarning,
             stacklevel=stacklevel + 1,
         )

@@ -68,8 +68,7 @@ class TakesRows(BaseEstimator):  # type: ignore[misc]
         if not isinstance(self.network, nn.Module):
             if rows.ndim > 2:
                 rows = as_images(rows)
-                if self._takes_maps or self.preprocess != "none":  # a dense network alone minds no order of values
-                    warn_of_channels_last(rows, stacklevel=3)  # the line that calls fit
+                warn_of_channels_last(rows, self._takes_maps, self.preprocess, stacklevel=3)  # the line that calls fit
             elif self._takes_maps:
                 raise ValueError(
                     f"network={self.network!r} takes images, and X has shape {rows.shape}; expected "

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
-from tikas.data.images import as_columns
+from tikas.data.images import as_columns, warn_of_channels_last
 from tikas.data.kinds import kind_of
 from tikas.data.preprocess import check_scale
 from tikas.experiments.rows import Rows, load_images
@@ -42,6 +42,8 @@ def rows_for(
     -----
     ScaleWarning
         Where one's own rows are not of about unit size.
+    UserWarning
+        Where one's own images may have their channels last.
 
     Examples
     --------
@@ -74,6 +76,7 @@ def rows_for(
             f"preprocess='whiten' is for images, and {recipe.data} has rows of {rows.train_x.shape[1]} columns. Bring "
             "columns to one scale with 'standardize'."
         )
+    warn_of_channels_last(rows.train_x, recipe.takes_maps, recipe.preprocess)
     rows = rows.prepared(recipe.preprocess, device)
     check_scale(as_columns(rows.train_x), rows.columns or None)
     return rows if recipe.takes_maps else rows.flat()
