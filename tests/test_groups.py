@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from tikas import LadderClassifier
 from tikas.data.splits import Split, split
-from tikas.data.streams import Examples
+from tikas.data.streams import Examples, Streams
 from tikas.model.ladder import Ladder
 from tikas.training import groups, loop, memory
 from tikas.training.engine import launch as launch_fleet
@@ -62,6 +62,9 @@ def examples() -> Examples:
 
 def build_double(recipe: Recipe, shape: Sequence[int], outputs: int, seed: int | None) -> Ladder:
     return build_ladder(recipe, shape, outputs, seed).double()
+
+
+FULL = build_double(RECIPE, (7,), 3, 0)
 
 
 def job(recipes: Sequence[Recipe] | None = None) -> Job:
@@ -204,9 +207,15 @@ def fleets(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     return begun
 
 
-def room_for(members: float, monkeypatch: pytest.MonkeyPatch, batch_size: int = 20) -> None:
+def room_for(
+    members: float,
+    monkeypatch: pytest.MonkeyPatch,
+    unlabeled: int = 20,
+    labeled: int = 12,
+    ladder: Ladder = FULL,
+) -> None:
     """Free memory for so many members beside the examples, which are on the device already."""
-    needed = bytes_of_a_member(build_double(RECIPE, (7,), 3, 0), rows=2 * batch_size + 12, updates_in_a_block=1)
+    needed = bytes_of_a_member(ladder, unlabeled, labeled, updates_in_a_block=1)
     monkeypatch.setattr(groups, "free_bytes", lambda _: members * needed / groups.SHARE_OF_MEMORY)
 
 
@@ -221,10 +230,30 @@ def test_a_fleet_that_does_not_fit_is_split_into_even_ones(monkeypatch, own, fle
     assert fleets == expected
 
 
-def test_a_batch_needs_no_memory_for_rows_that_are_not_there(monkeypatch, fleets):
-    room_for(5.1, monkeypatch, batch_size=len(CLASSES))
-    together([replace(RECIPE, batch_size=10 * len(CLASSES), epochs=1)] * 5)
-    assert fleets == [SEEDS]
+@pytest.mark.parametrize(
+    ("settings", "unlabeled", "labeled"),
+    [
+        ({"batch_size": 10 * len(CLASSES)}, len(CLASSES), 12),
+        ({"costs": 0.0}, 0, 12),
+        ({"labels": "all"}, 20, 20),
+        ({"labels": "all", "costs": 0.0}, 0, 20),
+    ],
+    ids=["fewer rows than a batch", "no denoising", "all labelled", "supervised"],
+)
+def test_memory_is_planned_for_the_rows_that_are_there(monkeypatch, fleets, settings, unlabeled, labeled):
+    recipe = replace(RECIPE, epochs=1, **settings)
+    for members in (5.1, 4.9):
+        room_for(members, monkeypatch, unlabeled, labeled, build_double(recipe, (7,), 3, 0))
+        together([recipe] * 5)
+    assert fleets == [SEEDS, SEEDS[:3], SEEDS[3:]]
+
+
+@pytest.mark.parametrize("costs", [1.0, 0.0])
+def test_noise_takes_the_memory_that_streams_ask_for(costs):
+    recipe = replace(RECIPE, costs=costs)
+    streams = Streams(examples(), splits_of([recipe], [0]), [0], FULL.shapes, 20, 12, denoising=any(recipe.costs))
+    one, two = (bytes_of_a_member(FULL, streams.denoised_batch_size, 12, updates_in_a_block=n) for n in (1, 2))
+    assert two - one == 4 * streams.noise.numel()
 
 
 def test_rows_that_are_yet_to_come_to_a_device_leave_less_room_for_members(monkeypatch, fleets):
@@ -415,10 +444,10 @@ def test_the_error_of_a_member_that_does_not_fit_holds_nothing_of_its_fleet(monk
 
 def test_a_larger_network_needs_more_memory():
     small, large = (build_ladder(Recipe(network=units), (784,), 10, 0) for units in ((100,), (200,)))
-    for rows, block in ((300, 1), (300, 10), (600, 1)):
-        assert bytes_of_a_member(large, rows, block) > bytes_of_a_member(small, rows, block)
-    assert bytes_of_a_member(small, 600, 1) > bytes_of_a_member(small, 300, 1)
-    assert bytes_of_a_member(small, 300, 10) > bytes_of_a_member(small, 300, 1)
+    for rows in ((100, 100, 1), (100, 100, 10), (200, 100, 1)):
+        assert bytes_of_a_member(large, *rows) > bytes_of_a_member(small, *rows)
+    for more in ((200, 100, 1), (100, 200, 1), (100, 100, 10)):
+        assert bytes_of_a_member(small, *more) > bytes_of_a_member(small, 100, 100, 1)
 
 
 VERSIONS = {
@@ -778,7 +807,7 @@ def test_what_a_fleet_needs_is_told_before_its_first_epoch(monkeypatch):
     first, *others = told_of(monkeypatch, room=5.1)
     assert first.epoch == 0
     assert first.members == []
-    needed = bytes_of_a_member(build_double(RECIPE, (7,), 3, 0), rows=2 * 20 + 12, updates_in_a_block=1)
+    needed = bytes_of_a_member(FULL, unlabeled=20, labeled=12, updates_in_a_block=1)
     figures = f"{5 * needed / 1e9:.2g} of {groups.free_bytes(CPU) / 1e9:.3g} GB"
     assert first.doing == f"getting ready: 5 members, about {figures}"
     assert [progress.doing for progress in others] == [""] * 4

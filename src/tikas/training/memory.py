@@ -18,19 +18,23 @@ USUAL = 8 * 10**9
 """What a machine is taken to have that does not tell, as one with Windows: members that need more train in turn."""
 
 
-def bytes_of_a_member(ladder: Ladder, rows: int, updates_in_a_block: int) -> int:
-    """About what a member needs while it trains: its parameters, its latents, and its noise.
+def bytes_of_a_member(ladder: Ladder, unlabeled: int, labeled: int, updates_in_a_block: int) -> int:
+    """About what a member needs while it trains on so many rows of each kind: its parameters, latents and noise.
+
+    Unlabelled rows come corrupted and clean; where no cost denoises there are none.
 
     Examples
     --------
     >>> from tikas.training.fleet import build_ladder
     >>> from tikas.training.recipe import Recipe
-    >>> round(bytes_of_a_member(build_ladder(Recipe(), (784,), 10, seed=0), rows=300, updates_in_a_block=10) / 1e6)
-    167
+    >>> ladder = build_ladder(Recipe(), (784,), 10, seed=0)
+    >>> round(bytes_of_a_member(ladder, unlabeled=100, labeled=100, updates_in_a_block=10) / 1e6)
+    155
     """
     parameters = sum(parameter.numel() for parameter in ladder.parameters())
-    values = rows * sum(map(prod, ladder.shapes))
-    return 4 * (TENSORS_OF_A_PARAMETER * parameters + (TENSORS_OF_A_LATENT + updates_in_a_block) * values)
+    corrupted, values = unlabeled + labeled, sum(map(prod, ladder.shapes))
+    rows = TENSORS_OF_A_LATENT * (corrupted + unlabeled) + updates_in_a_block * corrupted
+    return 4 * (TENSORS_OF_A_PARAMETER * parameters + rows * values)
 
 
 def free_bytes(device: torch.device) -> int:
