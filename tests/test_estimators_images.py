@@ -225,8 +225,9 @@ def test_the_scale_of_images_is_that_of_their_channels():
     bright = IMAGES.copy()
     bright[:, :, 0, 0] = 1.0  # a constant pixel is no column to be dropped
     classifier(epochs=1).fit(bright, SEEN)
-    with pytest.warns(ScaleWarning, match="run from 0 to 255"):
+    with pytest.warns(ScaleWarning, match=r"run from 0 to 255.*\(X / 255\), or set preprocess='standardize'"):
         classifier(epochs=1).fit(IMAGES * 255, SEEN)
+    classifier(epochs=1, preprocess="standardize").fit(IMAGES * 255, SEEN)  # no scaler of scikit-learn takes images
 
 
 def test_brighter_images_than_those_of_fit_are_warned_of_but_where_whitening_leaves_no_scale():

@@ -76,7 +76,7 @@ def test_pixels_that_were_not_scaled_are_told_to_be_divided(factor, kind, divisi
     (message,) = warnings_of((load("digits").train_x * factor).astype(kind))
     assert f"run from 0 to {factor}," in message
     assert division in message
-    assert "MinMaxScaler" in message
+    assert message.endswith(", or set preprocess='standardize'.")
 
 
 def test_scaled_pixels_given_as_images_are_flattened_first():
@@ -108,7 +108,7 @@ def test_a_few_wild_columns_are_named_with_their_deviation():
     (message,) = warnings_of(NORMAL * scales, ["age", "b", "income", "d", "e", "f"])
     assert "'income' (mean" in message
     assert "deviation 5" in message
-    assert "StandardScaler" in message
+    assert message.endswith("with preprocess='standardize'.")
     assert "'age'" not in message
 
 
@@ -135,7 +135,7 @@ def test_columns_drowned_by_the_largest_are_the_ones_named():
 def test_rows_that_hardly_vary_are_told_to_be_standardised():
     (message,) = warnings_of(NORMAL * 1e-4)
     assert "hardly vary" in message
-    assert "StandardScaler" in message
+    assert message.endswith("with preprocess='standardize'.")
 
 
 def test_columns_constant_at_a_value_other_than_zero_are_named():

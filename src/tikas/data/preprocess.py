@@ -68,7 +68,7 @@ def check_scale(X: NDArray[Any], columns: Sequence[str] | None = None) -> None:
     ...     check_scale(pixels)
     >>> print(caught[0].message)
     The values of X run from 0 to 255, like pixels or counts that were not scaled. ... Divide them by their maximum
-    (X / 255), or put scikit-learn's MinMaxScaler before the ladder in a Pipeline.
+    (X / 255), or set preprocess='standardize'.
     """
     X = np.asarray(X)
     X = X.reshape(len(X), -1)
@@ -110,8 +110,8 @@ def _unscaled_pixels(X: NDArray[Any], found: _Columns, varying: NDArray[np.bool_
     divisor = 255.0 if high > 128 else high
     return (
         f"The values of X run from {low:g} to {high:g}, like pixels or counts that were not scaled. A ladder's usual "
-        f"noise of 0.3 assumes values of about unit size. Divide them by their maximum (X / {divisor:g}), or put "
-        f"scikit-learn's MinMaxScaler before the ladder in a Pipeline."
+        f"noise of 0.3 assumes values of about unit size. Divide them by their maximum (X / {divisor:g}), or set "
+        "preprocess='standardize'."
     )
 
 
@@ -137,7 +137,7 @@ def _far_from_unit_size(
     ]
     return (
         f"{finding}: {_listed(named, offenders.sum())}. A ladder's usual noise of 0.3 assumes a deviation of about 1. "
-        "Bring them to one scale with preprocess='standardize', or with scikit-learn's StandardScaler in a Pipeline."
+        "Bring them to one scale with preprocess='standardize'."
     )
 
 
