@@ -612,6 +612,7 @@ class TestBadInput:
         [
             ([["long", 1.0], ["short", 2.0]] * 75, r"'long'.*OneHotEncoder"),
             ([[1, 2], [3]] * 75, "rows of equal length"),
+            (np.fromiter([np.eye(8), np.eye(9)] * 75, dtype=object), r"sequence\. Give .*, or images of equal size"),
         ],
     )
     def test_rows_that_are_no_table_of_numbers_are_refused(self, X, message):

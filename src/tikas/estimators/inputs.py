@@ -28,7 +28,7 @@ REMEDIES = {
     "features as input": "Give the columns that it was fitted with, in their order.",
     "contains infinity": "Leave such rows out, or clip their values.",
     "string to float": "Encode text as numbers, for instance with scikit-learn's OneHotEncoder, or leave it out.",
-    "inhomogeneous": "Give rows of equal length.",
+    "element with a sequence": "Give rows of equal length, or images of equal size.",
     "Sparse data": "In a pipeline: OneHotEncoder(sparse_output=False), or ColumnTransformer(…, sparse_threshold=0).",
     "not be promoted": DATES,
     "float() argument": DATES,
