@@ -798,6 +798,14 @@ def test_rows_that_the_network_refuses_are_refused_with_what_to_do(rows, error, 
             door(rows)
 
 
+def test_grey_images_without_their_channel_are_refused_with_how_to_give_it():
+    model = gamma(nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten(), nn.Linear(144, 3)), n_classes=3)
+    for door in (model, model.costs, model.calibrate):
+        with pytest.raises(ValueError, match=r"Got rows of shape \(10, 8, 8\), .* channels.* x\.unsqueeze\(1\)\.$"):
+            door(IMAGES[:, 0])
+    assert model(IMAGES[:, :1]).shape == (10, 3)
+
+
 def test_a_network_that_turns_its_rows_itself_gets_them_as_they_are():
     class Turned(nn.Module):
         def forward(self, x: Tensor) -> Tensor:

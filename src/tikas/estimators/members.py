@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from tikas.data.images import TURN
-from tikas.model.checks import SET_CLASSES, WrongScoresError
+from tikas.model.checks import SET_CLASSES, WrongScoresError, channels_last
 from tikas.model.gamma import Gamma, gamma
 from tikas.model.ladder import Ladder
 from tikas.model.refusals import RefusedRowsError
@@ -64,7 +64,7 @@ def build_around(module: nn.Module, rows: NDArray[np.float32]) -> Build:
         except (RuntimeError, IndexError, RefusedRowsError) as error:
             said = _in_a_line(error.__cause__ if isinstance(error, RefusedRowsError) else error)
             remedy = TOKENS if "'indices'" in said else SHAPES  # of a table; too many for a tensor are another matter
-            if isinstance(error, RefusedRowsError):
+            if isinstance(error, RefusedRowsError) and channels_last(tuple(input_shape)):
                 remedy = TURN
             raise ValueError(
                 f"network={type(module).__name__}(…) does not take rows of shape {tuple(input_shape)}: {said}. {remedy}"

@@ -37,9 +37,13 @@ def explained(rows: Tensor, dtype: torch.dtype) -> Iterator[None]:
             raise TypeError(
                 f"Got rows of type {rows.dtype}, and this network computes in {dtype}: {said}. Give it {remedy}."
             ) from error
+        remedy = ""
         if channels_last(tuple(rows.shape[1:])) and "channel" in said:
+            remedy = "Channels come first: turn the images with x.movedim(-1, -3)."
+        elif f"input{[1, *rows.shape]} to have 1 channels" in said:  # all rows were taken for one image
+            remedy = "Give grey images their channel, x.unsqueeze(1)."
+        if remedy:
             raise RefusedRowsError(
-                f"Got rows of shape {tuple(rows.shape)}, which this network does not take: {said}. Channels come "
-                "first: turn the images with x.movedim(-1, -3)."
+                f"Got rows of shape {tuple(rows.shape)}, which this network does not take: {said}. {remedy}"
             ) from error
         raise
