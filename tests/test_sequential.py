@@ -454,6 +454,7 @@ OTHERWISE = "tikas.gamma(network, n_classes) works around any network."
     ("layers", "message"),
     [
         ([nn.LSTM(2, 3)], "Layer 0, LSTM(2, 3), cannot become a rung: rungs are made of"),
+        ([nn.TransformerEncoderLayer(4, 2)], "Layer 0, TransformerEncoderLayer(…), cannot become a rung:"),
         ([nn.Sequential(nn.Conv2d(2, 4, 3), nn.LayerNorm(7))], "Layer 0.1, LayerNorm((7,)"),
         ([nn.Conv2d(2, 4, 5, padding=1)], "padding 1 of a kernel of 5 is neither valid (0), same (2) nor full (4)."),
         ([nn.Conv2d(2, 4, (3, 1))], "(3, 1) is not square."),

@@ -32,7 +32,8 @@ class CannotBeARungError(ValueError):
     """
 
     def __init__(self, name: str, layer: nn.Module, reason: str) -> None:
-        super().__init__(f"Layer {name}, {layer}, cannot become a rung: {reason} {OTHERWISE}")
+        shown = f"{type(layer).__name__}(…)" if list(layer.children()) else layer
+        super().__init__(f"Layer {name}, {shown}, cannot become a rung: {reason} {OTHERWISE}")
 
 
 @dataclass(frozen=True)
