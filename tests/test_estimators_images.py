@@ -239,6 +239,16 @@ def test_brighter_images_than_those_of_fit_are_warned_of_but_where_whitening_lea
     assert_array_equal(whitened.predict(NEW * 256), whitened.predict(NEW))
 
 
+@pytest.mark.parametrize("network", [RUNGS, (8,)])
+def test_images_that_were_scaled_after_fit_are_warned_of_and_blank_ones_are_not(network):
+    bright = 255 * COLOURS + np.array([0.0, 0.5, 1.0])[:, None, None]
+    model = classifier(network, preprocess="standardize", epochs=1).fit(bright, SEEN)
+    with pytest.warns(ScaleWarning, match="standardised as the training rows were, run from .* of another scale"):
+        model.predict(COLOURS)
+    model.predict(0 * COLOURS)
+    model.predict(20 * COLOURS[:1])
+
+
 def test_a_regressor_learns_from_images():
     targets = np.where(SEEN < 0, np.nan, IMAGES.mean((1, 2, 3)) * 100)
     model = LadderRegressor(RUNGS, epochs=20, random_state=0).fit(IMAGES, targets)

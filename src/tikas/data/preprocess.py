@@ -13,6 +13,8 @@ BLOCK_ROWS = 4096
 MOST_NAMED = 5
 FAR, FAR_ALONE = 2, 10
 """Widths of the training rows' range that others lie beyond it if they are of another scale: many of them, or one."""
+NARROW = 1 / 100
+"""Share of the training rows' range that images cover if they are of another scale: of pixels divided by 255, say."""
 MOST_COMPARED = 1000
 """Rows, from all over, that are enough to tell their scale by."""
 
@@ -198,7 +200,8 @@ def warn_of_other_scale(
     """Warn where rows to predict are of another scale than those that a model was fitted on.
 
     They are if half of them lie far beyond its smallest and largest value. A few rows must lie farther than many: one
-    alone may be just odd.
+    alone may be just odd. And images are if none of their channels covers more than next to nothing of that range, but
+    they are not blank.
 
     Parameters
     ----------
@@ -232,7 +235,8 @@ def warn_of_other_scale(
     """
     lowest, highest = fitted_on
     beyond = np.maximum(X - highest, lowest - X).reshape(len(X), -1)
-    if np.median(beyond.max(1)) <= max(FAR, FAR_ALONE / len(X)) * (highest - lowest):
+    narrow = X.ndim > 2 and 0 < np.ptp(X, (0, *range(2, X.ndim))).max() < NARROW * (highest - lowest)
+    if np.median(beyond.max(1)) <= max(FAR, FAR_ALONE / len(X)) * (highest - lowest) and not narrow:
         return
     taken = ", standardised as the training rows were," if standardized else ""
     named = "" if X.ndim > 2 else f"; {_name(int(np.median(beyond, 0).argmax()), columns)} is farthest off"
