@@ -191,6 +191,12 @@ def test_the_figures_of_the_engines_page_are_those_of_the_records() -> None:
     width, depth, batch, rows = (
         timed["scaling", f"{what}: exponent"]["exponent"] for what in ("width", "depth", "batch", "rows")
     )
+
+    def started(network: str) -> str:
+        """The seconds of its first start and of its second."""
+        seconds = (timed["starts", f"{network}, {which} start"]["seconds"] for which in ("first", "second"))
+        return " and ".join(f"{each:.1f}" for each in seconds)
+
     for figure in (
         *(f"| {members} | {before[members]:.3f} | {now[members]:.3f} |" for members in (1, 10, 40)),
         f"{mean(above):.3f} above bf16",
@@ -204,6 +210,8 @@ def test_the_figures_of_the_engines_page_are_those_of_the_records() -> None:
         f"the rest {was['rest']:.0f}, and {was['kernels not listed']:.0f} in kernels that the record does not list",
         f"levels {levels:.0f}, products {alone['products']:.0f}, Adam {alone['optimiser']:.0f}",
         f"Adam is {100 * is_now['optimiser'] / sum(is_now.values()):.0f} % of what remains",
+        f"{started('conv_fc full, 2 seeds')} s for Conv-FC, {started('conv_large Γ, 1 seed')} s for Conv-Large Γ "
+        f"and {started('conv_small full, 1 seed')} s for the full Conv-Small",
         *(f"{run['mean_together']:.2f} ± {run['deviation_together']:.2f} %" for run in records("company")),
         f"{100 * timed['utilisation', '40 seeds']['utilisation']:.1f} % of the operations a second of large",
         f"with forty seeds, and {100 * timed['utilisation', '1 seed']['utilisation']:.1f} % with one",
