@@ -45,7 +45,7 @@ class Trained(NamedTuple):
         For each seed a list of dicts, one an epoch: ``epoch``, ``learning_rate``, ``total``, ``supervised``,
         ``denoising`` (a list from the input up), ``seconds``. Where rows were held out, the last line has their
         ``validation_error``, and so has every line of an epoch after which they were measured (see `epochs_between`).
-        After Ctrl-C the last line's is that of the ladder that comes back.
+        After Ctrl-C it has one too: of the ladder that comes back, if its epoch was not one to be measured.
     interrupted
         Whether Ctrl-C ended it before its last epoch. A member whose fleet had not begun then has an empty history, and
         its first weights.
