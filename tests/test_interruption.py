@@ -177,7 +177,7 @@ class TestTheCommandLine:
 
     @pytest.mark.usefixtures("one_by_one")
     def test_shows_the_error_of_held_out_rows_that_were_not_to_be_measured_yet(self, press_ctrl_c, capsys):
-        """After five epochs, and after the last one: the first member had that, and the second one of two."""
+        """After seven epochs, and after the last one: the first member had that, and the second one of two."""
         an_epoch = 10
         press_ctrl_c(2 * an_epoch + an_epoch + 5)
         assert main([*self.FLAGS, "--members", "3", "--validation", "200"]) == 130

@@ -26,11 +26,11 @@ MOST_ROWS = 2048
 PASSES = 3
 """What training takes of a row, in units of looking at one: the way up, and back to its values and to the weights."""
 
-MOST_OF_THE_WORK = 0.02
+MOST_OF_THE_WORK = 0.015
 """How much measuring may be of training, by count, for it and calibration to take less than 3 % of the time.
 
 For a row's pass in training, one that is looked at takes 0.3 to 0.6 of its time in full ladders, whose way down is not
-counted, 0.4 to 1.3 in Γ-models and 0.3 to 1.0 without denoising; of a few hundred rows, 0.2 to 0.8 of an update's. That
+counted, 0.4 to 1.5 in Γ-models and 0.3 to 1.2 without denoising; of a few hundred rows, 0.2 to 0.8 of an update's. That
 is on two cores, of digits, MNIST and tables of 150 to 20,000 rows with one to eight members.
 """
 
@@ -66,7 +66,7 @@ def epochs_between(looked_at: int, trained_on: int, updates: int) -> int:
     Examples
     --------
     >>> epochs_between(549 + 200, 2 * 100 + 50, updates=10)  # of the digits, and then of MNIST
-    5
+    7
     >>> epochs_between(981 + 10_000, 2 * 100 + 100, updates=500)
     2
     """
