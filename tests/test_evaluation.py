@@ -1,8 +1,11 @@
 """Held-out rows are measured after every epoch where that is little work beside it, and more seldom where it is not."""
 
 import pytest
+import torch
+from torch import nn
 
-from tikas.training.evaluation import MOST_OF_THE_WORK, PASSES, epochs_between
+from tikas import gamma
+from tikas.training.evaluation import MOST_OF_A_MODULE, MOST_OF_THE_WORK, PASSES, epochs_between, error_of
 
 UPDATE = 250
 """Rows that go up the network."""
@@ -23,3 +26,14 @@ def test_measuring_stays_within_its_share_of_the_work_and_is_no_more_seldom_than
     allowed = MOST_OF_THE_WORK * PASSES * UPDATE * updates
     assert work <= every * allowed
     assert every == 1 or work > (every - 1) * allowed
+
+
+def test_a_module_is_measured_on_some_rows_at_a_time_as_nobody_knows_how_large_its_maps_are():
+    seen: list[int] = []
+    network = nn.Linear(3, 2)
+    network.register_forward_hook(lambda _module, _rows, output: seen.append(len(output)))
+    rows = torch.rand(2 * MOST_OF_A_MODULE + 5, 3)
+    model = gamma(network, n_classes=2, example=rows[:2]).calibrate(rows).eval()
+    seen.clear()
+    error_of(model, rows, torch.zeros(len(rows), dtype=torch.int64))
+    assert seen == [MOST_OF_A_MODULE, MOST_OF_A_MODULE, 5]

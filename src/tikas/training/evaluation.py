@@ -20,8 +20,9 @@ MOST_WATCHED = 1_000
 MOST_IN_A_CHUNK, MOST_ON_GPU = 2**26, 2**27
 """Values of the largest level, of all members together, among those rows that are measured at once."""
 
-MOST_ROWS = 2048
-"""Rows that a CPU measures at once: with more it is slower."""
+MOST_ROWS, MOST_OF_A_MODULE = 2048, 1024
+"""Rows that are measured at once by a CPU, which is slower with more; and of a module, on any device: how large the
+maps within it are is not known."""
 
 PASSES = 3
 """What training takes of a row, in units of looking at one: the way up, and back to its values and to the weights."""
@@ -144,6 +145,8 @@ def error_of(ladder: Ladder, rows: Tensor, targets: Tensor) -> float:
 
 def _rows_at_once(ladder: Ladder, members: Sequence[int], rows: Tensor) -> int:
     """How many rows of every member are measured together, as memory likes it."""
+    if not isinstance(ladder, Ladder):
+        return MOST_OF_A_MODULE
     values = prod(members) * max(map(prod, ladder.shapes))
     return max(1, MOST_ON_GPU // values if rows.is_cuda else min(MOST_ROWS, MOST_IN_A_CHUNK // values))
 
