@@ -125,7 +125,7 @@ def test_final_runs_hold_out_no_rows_and_studies_hold_out_ten_thousand() -> None
 def test_every_setting_that_the_authors_chose_is_a_point_of_a_study() -> None:
     tried = {setting.recipe for setting in STUDIES}
     for cell in (cell for table in (TABLE_1, TEXT, TABLE_2, TABLE_3) for cell in table.cells):
-        if not cell.note:  # of which the paper says that nothing was optimised
+        if cell.published is not None and cell.published.runs != 1:  # of single runs it says that nothing was optimised
             assert replace(cell.recipe, validation=10_000) in tried, cell.name
 
 
