@@ -102,8 +102,9 @@ def told_of_all_labels(ledger: Ledger) -> list[str]:
         f"worse than published (p {p_value(Summary.of(first), published):.3f}); ",
         f"run because of that, at {mean(later):.3f} ± {stdev(later):.3f} %, "
         f"a difference that chance seldom makes (p {p_value(Summary.of(first), Summary.of(later)):.3f}). ",
-        f"as one fleet, end at {mean(again):.3f} ± {stdev(again):.3f} %, "
+        f"as one fleet and by a later revision, end at {mean(again):.3f} ± {stdev(again):.3f} %, "
         f"their first ten at {mean(again[:10]):.3f} ± {stdev(again[:10]):.3f} % "
+        f"(by themselves compatible with the published figure, p {p_value(Summary.of(again[:10]), published):.2f}) "
         f"and the others at {mean(again[10:]):.3f} ± {stdev(again[10:]):.3f} % "
         f"(p {p_value(Summary.of(again[:10]), Summary.of(again[10:])):.2f}; ",
         f"errors correlate by {correlation(now, again):.2f}, "
