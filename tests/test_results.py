@@ -18,7 +18,7 @@ from tikas.commands.reproduce import Reproduce, reproduce
 from tikas.experiments.cells import Cell, Published, Table
 from tikas.experiments.compare import Summary, p_value, verdict
 from tikas.experiments.ledger import Ledger
-from tikas.experiments.paper import TABLES
+from tikas.experiments.paper import APPENDIX, TABLES
 from tikas.experiments.readings import chosen, judge, reading, reference
 from tikas.experiments.records import append
 from tikas.experiments.rivals import RIVALS
@@ -57,6 +57,15 @@ def line_of(page: str, name: str) -> list[str]:
 def test_the_committed_page_is_what_the_committed_records_render_to() -> None:
     rendered = results_page(Ledger.read(RESULTS))
     assert (RESULTS / "README.md").read_text() == rendered, "run `tikas reproduce --render` and commit what it writes"
+
+
+def test_the_page_opens_with_every_cell_whose_setting_was_chosen_here() -> None:
+    opening = " ".join(results_page(Ledger()).partition("\n## ")[0].split())
+    ours = [cell.name for table in TABLES if table is not APPENDIX for cell in table.cells if cell.published is None]
+    *names, last = (f"`{name}`" for name in ours)
+    assert len(ours) == 5
+    assert "Five cells were searched for after test errors of their model were known" in opening
+    assert f"as their notes tell: {', '.join(names)} and {last}." in opening
 
 
 def test_every_picture_that_the_page_shows_is_there() -> None:
