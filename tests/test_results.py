@@ -279,6 +279,19 @@ def test_figures_along_an_axis_stand_apart(table: Table, tmp_path: Path, monkeyp
         assert all(left.x1 < right.x0 for left, right in pairwise(boxes)), axes.get_title()
 
 
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
+def test_long_titles_of_rows_leave_room_for_the_seeds_and_the_legend_is_whole(
+    table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figures = list[Any]()
+    figure = pytest.importorskip("matplotlib.figure").Figure
+    monkeypatch.setattr(figure, "savefig", lambda self, *_, **__: (self.draw_without_rendering(), figures.append(self)))
+    draw({"table.svg": table}, Ledger.read(RESULTS), tmp_path)
+    widths = [axes.get_window_extent().width / figures[0].dpi for axes in figures[0].axes]
+    assert min(widths) > 1.8  # inches
+    assert figures[0].legends[0].get_window_extent().x0 >= 0
+
+
 def test_where_the_paper_has_no_figure_nothing_is_said_to_be_its_own(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     for each in [*records("table1/gamma/100", [3.0, 5.0]), *records("appendix/rung1/100", [17.0, 18.0], attached=1)]:
@@ -307,7 +320,9 @@ def test_the_curve_joins_times_without_warm_up_and_shows_both(tmp_path: Path) ->
         patch.setattr(axes, "plot", lambda self, *data, **style: joined.append(data) or plot(self, *data, **style))
         draw(pictures(ledger), ledger, tmp_path)
     assert joined == [([0.5, 1.0], [3.0, 2.0], "o-"), ([], [], "o-")]
-    assert "hollow: without warm-up" in (tmp_path / "curve.svg").read_text()
+    picture = (tmp_path / "curve.svg").read_text()
+    assert "hollow: without warm-up" in picture
+    assert "a GPU, fleets of 4" in picture
 
 
 def test_a_page_that_cannot_be_written_whole_leaves_the_old_one(

@@ -95,7 +95,8 @@ def _boxes(figure: Any, table: Table, ledger: Ledger) -> None:
     """One panel for each column that has something to show; rows from top to bottom as in the table."""
     rows = [row for row in table.rows if isinstance(row, Row)]
     columns = [column for column in table.columns if any(cell.column == column for row in rows for cell in row.cells)]
-    figure.set_size_inches(1.8 + 2.6 * len(columns), 1.2 + 0.45 * len(rows))
+    titles = 0.075 * max(len(row.title) for row in rows)
+    figure.set_size_inches(titles + 2.6 * len(columns), 1.2 + 0.45 * len(rows))
     panels: Sequence[Axes] = figure.subplots(1, len(columns), sharey=True, squeeze=False)[0]
     for axes, column in zip(panels, columns, strict=True):
         for place, row in enumerate(rows):
@@ -107,16 +108,16 @@ def _boxes(figure: Any, table: Table, ledger: Ledger) -> None:
         axes.set_xlabel("test error, %")
     panels[0].set_yticks(range(len(rows)), [row.title for row in rows])
     panels[0].set_ylim(len(rows) - 0.5, -0.5)
-    _legend(figure, published=table.has_published)
+    _legend(figure, published=table.has_published, abreast=min(2, len(columns)))
 
 
-def _legend(figure: Any, *, published: bool) -> None:
+def _legend(figure: Any, *, published: bool, abreast: int) -> None:
     from matplotlib.lines import Line2D
 
     seeds = Line2D([], [], color=OURS, marker=".", label="measured: the seeds, their quartiles and median")
     paper = Line2D([], [], color=PAPERS, marker="D", markersize=3.5, linewidth=1, label="paper: mean ± deviation")
     handles = [seeds, paper] if published else [seeds]
-    figure.legend(handles=handles, loc="outside lower right", ncols=2, frameon=False, fontsize=8)
+    figure.legend(handles=handles, loc="outside lower right", ncols=abreast, frameon=False, fontsize=8)
 
 
 def _box(axes: Axes, place: int, cell: Cell, found: Reading | None) -> None:
@@ -175,7 +176,7 @@ def _curve(figure: Any, cells: Sequence[Cell], ledger: Ledger) -> None:
 
     Lines join what is without: which schedule had to wait for the compiler is a matter of which ran first.
     """
-    figure.set_size_inches(4.6, 3)
+    figure.set_size_inches(4.6, 3.4)
     axes: Axes = figure.subplots()
     found = [(cell, each, each.seconds) for cell in cells if (each := reading(cell, ledger)) is not None]
     timed = [(cell, each, seconds) for cell, each, seconds in found if seconds is not None]
@@ -185,7 +186,9 @@ def _curve(figure: Any, cells: Sequence[Cell], ledger: Ledger) -> None:
         seconds = [seconds for *_, seconds in points]
         reach = [(interval[1] - interval[0]) / 2 if (interval := e.summary.interval()) else 0 for _, e, _ in points]
         style: dict[str, Any] = {"markersize": 4, "linewidth": 1}
-        color = axes.errorbar(seconds, means, reach, fmt="o", capsize=2.5, label=hardware, **style)[0].get_color()
+        fleets = ", ".join(map(str, sorted({size for _, each, _ in points for size in each.sizes})))
+        label = f"{hardware}, fleets of {fleets}"
+        color = axes.errorbar(seconds, means, reach, fmt="o", capsize=2.5, label=label, **style)[0].get_color()
         without = {known: each.summary.mean for _, each, _ in points if (known := each.updates_seconds) is not None}
         axes.plot([*without], [*without.values()], "o-", color=color, markerfacecolor="white", **style)
         for cell, each, x in points:
@@ -195,4 +198,4 @@ def _curve(figure: Any, cells: Sequence[Cell], ledger: Ledger) -> None:
     _log_ticks(axes)
     axes.set_xlabel("seconds a member (hollow: without warm-up)")
     axes.set_ylabel("test error, %")
-    axes.legend(frameon=False)
+    figure.legend(loc="outside lower right", frameon=False, fontsize=8)
