@@ -484,7 +484,7 @@ def test_defaults_follow_from_the_data_and_the_network() -> None:
         (["train", "--network", "conv_pool_cnn_c"], "takes images of 12 by 12 pixels or more"),
         (["train", "--network", "conv_pool_cnn_c", "--costs", "9", "1"], "has one denoising cost, on its class scores"),
         (["train", "--network", "conv 8 9"], "(9, 9) is larger than the map below it, which has shape (1, 8, 8)"),
-        (["train", "--data", "photos/of-flowers"], "photos/of-flowers does not exist"),
+        (["train", "--data", "photos/of-flowers"], "no data set, file or folder 'photos/of-flowers'"),
         (["train", "--data", "empty"], "empty holds no class"),
         (["train", "--data", "mnist", "--data-dir", "empty"], "train-images-idx3-ubyte"),
         (["predict", "absent.safetensors", "rows.csv"], "absent.safetensors"),
@@ -501,6 +501,36 @@ def test_a_usage_error_is_one_clear_line_and_exit_code_2(
     line = said(capsys)
     assert line.startswith("tikas: ")
     assert substance in line
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("photo", "photos"),
+        ("mine", "Mine.csv"),
+        ("mine.cvs", "Mine.csv"),
+        ("./photos/cats", "photos/cat"),
+        ("minst", "mnist"),
+        ("of-flowers/all", None),
+    ],
+)
+def test_data_that_are_not_there_are_told_what_is(
+    given: str, meant: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("photos/cat").mkdir(parents=True)
+    Path("Mine.csv").write_text("a,kind\n")
+    expected = (
+        f"tikas: There is no data set, file or folder '{given}': give one of digits, mnist, fashion-mnist, cifar10, or "
+        "the path of a table or of a folder of images."
+    )
+    assert run("train", "--data", given, "--target", "kind") == 2  # which says nothing of a target
+    assert said(capsys) == expected + (f" Did you mean {meant}?" if meant else "")
+
+
+def test_a_file_without_a_suffix_is_told_which_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("mine").write_text("a,kind\n")
+    assert run("train", "--data", "mine", "--target", "kind") == 2
+    assert "mine has the suffix ''; expected one of .csv, .tsv, .npy, .npz, .parquet" in said(capsys)
 
 
 def test_an_empty_file_and_a_foreign_model_are_refused(capsys: pytest.CaptureFixture[str]) -> None:

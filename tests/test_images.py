@@ -71,5 +71,6 @@ def test_data_are_told_by_their_names(tmp_path, monkeypatch):
     assert NAMES == DATA_SETS
     for folder in ("photos", "photos.v2", "mnist"):
         (tmp_path / folder).mkdir()
-    kinds = [kind_of(name) for name in ("mnist", "photos", "photos.v2", "rows.csv", "some/where", "nothing")]
-    assert kinds == ["data set", "folder", "folder", "table", "folder", "data set"]
+    (tmp_path / "rows").touch()
+    names = ("mnist", "photos", "photos.v2", "rows.csv", "rows", "some/where", "nothing")
+    assert [kind_of(name) for name in names] == ["data set", "folder", "folder", "table", "table", "folder", "data set"]

@@ -7,7 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from tikas.data.images import as_columns, warn_of_channels_last
-from tikas.data.kinds import kind_of
+from tikas.data.kinds import check_there_is, kind_of
 from tikas.data.preprocess import check_scale
 from tikas.experiments.rows import Rows, load_images
 from tikas.training.recipe import Preprocess, Recipe
@@ -52,6 +52,7 @@ def rows_for(
     >>> rows_for(Recipe(data="digits", network=("conv 8 3",))).train_x.shape
     (1297, 1, 8, 8)
     """
+    check_there_is(recipe.data)
     if recipe.task == "regression" and kind_of(recipe.data) != "table":
         raise ValueError(
             f"task='regression' learns a column of numbers, and {recipe.data} has classes. Give a table and its "
