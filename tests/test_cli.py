@@ -631,6 +631,32 @@ def test_a_column_that_numbers_the_rows_is_warned_of(
         assert tikas.load(model).feature_names_in_.tolist() == ["size", "age"]
 
 
+@pytest.mark.filterwarnings("default")
+def test_epochs_that_are_left_open_follow_from_the_rows(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = []
+    monkeypatch.setattr("tikas.commands.train.suitable_epochs", lambda *given: asked.append(given) or 2)
+    Path("mine.csv").write_text("a,kind\n" + "".join(f"{i % 7},{'high' if i > 99 else 'low'}\n" for i in range(310)))
+    save_digits(Path("photos"))
+    table, photos = ["--data", "mine.csv", "--target", "kind"], ["--data=photos"]
+    for flags, epochs, given in (
+        (table, 2, [(310, 100, 300)]),
+        ([*table, "--validation", "20", "--batch-size", "30"], 2, [(290, 30, 300)]),
+        (photos, 2, [(60, 100, 100)]),
+        ([*photos, "--epochs=1"], 1, []),
+        (["--epochs", "1"], 1, []),
+    ):
+        asked.clear()
+        assert run("train", *flags, "--network", "4", "--no-baseline", "--quiet") == 0
+        printed = capsys.readouterr().out
+        assert asked == given
+        assert f", {epochs} epochs" in printed
+        model = tikas.load(printed.split("model saved to ")[1].strip())
+        assert model.n_iter_ == epochs
+        assert model.recipe_.name in printed  # by which the file is called
+
+
 @pytest.mark.parametrize("first", ["", "low"])
 def test_a_table_without_a_target_asks_for_it_whether_its_first_row_is_labelled_or_not(
     first: str, capsys: pytest.CaptureFixture[str]

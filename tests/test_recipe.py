@@ -448,3 +448,4 @@ def test_suitable_costs_fall_with_the_variance_of_the_columns_and_not_to_nothing
 def test_suitable_epochs_make_900_updates_at_the_least():
     for rows in range(100, 900):
         assert suitable_epochs(rows, 100) * (rows // 100) >= 900
+    assert [suitable_epochs(rows, 100, usual=300) for rows in (90, 300, 5000, 60_000)] == [900, 300, 300, 25]

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import quote
 
-from tyro.conf import OmitArgPrefixes, arg
+from tyro.conf import OmitArgPrefixes, Suppress, arg
 
 from tikas.commands.flags import FAILED, INTERRUPTED, Column, Columns, Device, Flag, OptionalFile, OptionalFolder
 from tikas.commands.outputs import complain, make_folder_of, refuse_to_replace
 from tikas.data.kinds import kind_of
-from tikas.training.recipe import Recipe
+from tikas.training.recipe import Recipe, suitable_epochs
 
 if TYPE_CHECKING:
     from tikas.experiments.rows import Rows
@@ -43,7 +43,7 @@ class Train:
 
     tikas train --data mnist --labels 100 --epochs 10
 
-    tikas train --data my.csv --target kind --epochs 100
+    tikas train --data my.csv --target kind
 
     tikas train --data my.csv --target price --task regression --ignore id name
 
@@ -53,7 +53,8 @@ class Train:
     """
 
     recipe: OmitArgPrefixes[Recipe] = field(default_factory=Recipe)
-    """What is learned, and how. The defaults depend on the data and the network: name them to see their own."""
+    """What is learned, and how. The defaults depend on the data and the network: name them to see their own. The epochs
+    of a table or folder are more if its rows are few, and fewer if they are many."""
     seed: int = 0
     """Decides on labels, first weights, order and noise."""
     members: int = 1
@@ -72,6 +73,8 @@ class Train:
     """Where to train. Without it, on a GPU if there is one."""
     quiet: Flag = False
     """No progress bar."""
+    epochs_left_open: Suppress[bool] = False
+    """Whether their number is to follow from the rows."""
 
     def __post_init__(self) -> None:
         if self.members < 1:
@@ -104,6 +107,10 @@ def train(command: Train) -> int:
     seeds = range(command.seed, command.seed + command.members)
     device = str(suitable_device(command.device))
     rows = rows_for(recipe, command.data_dir, device, command.target, command.ignore)
+    if command.epochs_left_open:
+        epochs = suitable_epochs(len(rows.train_x) - recipe.validation, recipe.batch_size, recipe.epochs)
+        recipe = replace(recipe, epochs=epochs)
+        command = replace(command, recipe=recipe)
     output = command.output or default_output(command)
     make_folder_of(output)
     refuse_to_replace([Path(recipe.data)], output)

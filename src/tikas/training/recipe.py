@@ -329,8 +329,8 @@ def suitable_costs_on_maps(network: Network) -> tuple[float, ...]:
     return COSTS_ON_MAPS.get(network[0], (1.0,))
 
 
-def suitable_epochs(rows: int, batch_size: int) -> int:
-    """Those of the digits, or as many as make 900 updates if these do not, but no more than make 15,000.
+def suitable_epochs(rows: int, batch_size: int, usual: int = DIGITS.epochs) -> int:
+    """The usual ones, or as many as make 900 updates if these do not, but no more than make 15,000.
 
     Examples
     --------
@@ -338,4 +338,4 @@ def suitable_epochs(rows: int, batch_size: int) -> int:
     [900, 100, 25]
     """
     updates = max(1, rows // batch_size)
-    return max(min(DIGITS.epochs, 15_000 // updates), 10, ceil(900 / updates))
+    return max(min(usual, 15_000 // updates), 10, ceil(900 / updates))
