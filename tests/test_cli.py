@@ -468,14 +468,14 @@ def test_defaults_follow_from_the_data_and_the_network() -> None:
         (["trian"], "trian"),
         (["train", "--nois", "3"], "--nois"),
         (["train", "--epoch", "3"], "Perhaps you meant --epochs INT"),
-        (["train", "--epochs", "0"], "epochs=0: expected at least 1"),
+        (["train", "--epochs", "0"], "--epochs 0: expected at least 1"),
         (["train", "--epochs", "many"], "Expected --epochs INT"),
-        (["train", "--members", "0"], "members=0"),
+        (["train", "--members", "0"], "--members 0: expected"),
         (["train", "--task", "regression"], "learns a column of numbers, and digits has classes. Give a table"),
         (["train", "--output", "empty"], "empty is a folder"),
-        (["train", "--device", "abacus"], "device='abacus': torch has no such device"),
-        (["train", "--device", "meta"], "device='meta': torch has no such device"),
-        (["train", "--seed", "-1"], "seed=-1"),
+        (["train", "--device", "abacus"], "--device abacus: torch has no such device"),
+        (["train", "--device", "meta"], "--device meta: torch has no such device"),
+        (["train", "--seed", "-1"], "--seed -1"),
         (["train", "--denoiser", "magic"], "magic"),
         (["train", "--data", "nope"], "digits, mnist, fashion-mnist"),
         (["train", "--data", "absent.csv", "--target", "kind"], "absent.csv"),
@@ -489,8 +489,8 @@ def test_defaults_follow_from_the_data_and_the_network() -> None:
         (["train", "--data", "mnist", "--data-dir", "empty"], "train-images-idx3-ubyte"),
         (["predict", "absent.safetensors", "rows.csv"], "absent.safetensors"),
         (["predict"], "Missing from tikas predict: MODEL, FILE"),
-        (["predict", "m.safetensors", "rows.csv", "--device", "abacus"], "device='abacus': torch has no such device"),
-        (["reproduce", "table1", "--device", "abacus"], "device='abacus': torch has no such device"),
+        (["predict", "m.safetensors", "rows.csv", "--device", "abacus"], "--device abacus: torch has no such device"),
+        (["reproduce", "table1", "--device", "abacus"], "--device abacus: torch has no such device"),
     ],
 )
 def test_a_usage_error_is_one_clear_line_and_exit_code_2(
@@ -686,6 +686,17 @@ def test_columns_are_ignored_where_a_model_does_not_name_its_own(capsys: pytest.
 def test_only_tables_have_columns_to_ignore(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("train", "--ignore", "id", *QUICK) == 2
     assert said(capsys) == "tikas: --ignore id is a column of a table, and digits is none: leave --ignore out."
+
+
+@pytest.mark.filterwarnings("default")
+def test_warnings_speak_of_flags(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = "".join(f"{i % 7 * 40},3,{i % 5 * 60},{'high' if i % 7 > 3 else 'low'}\n" for i in range(60))
+    Path("mine.csv").write_text("a,b b,c,kind\n" + rows)
+    assert run("train", "--data", "mine.csv", "--target", "kind", "--preprocess", "none", *QUICK) == 0
+    pixels, constant, few = capsys.readouterr().err.splitlines()
+    assert pixels.endswith("Divide them by 255, or set --preprocess standardize.")
+    assert constant.endswith("with scikit-learn's VarianceThreshold, or tikas train --ignore 'b b'.")
+    assert few.endswith("or silence this warning with --batch-size 60 or less.")
 
 
 @pytest.mark.filterwarnings("default")

@@ -651,13 +651,13 @@ class TestBadInput:
             classifier().fit(pd.DataFrame(IRIS, columns=list("abcd")).assign(e=column), SEEN)
 
     def test_columns_that_are_all_constant_are_refused(self):
-        with pytest.raises(ValueError, match=r"4 columns of X holds a single value in all 150 rows.*Check how"):
+        with pytest.raises(ValueError, match=r"4 columns holds a single value in all 150 rows.*Check how"):
             classifier().fit(np.ones((150, 4)), SEEN)
 
     @pytest.mark.parametrize(
         ("X", "message"),
         [
-            (np.rint(255 * PIXELS[:150] / 16), r"run from 0 to 255.*X / 255.*preprocess='standardize'"),
+            (np.rint(255 * PIXELS[:150] / 16), r"run from 0 to 255.* by 255, or set preprocess='standardize'"),
             (IRIS * [1, 1, 1, 1e6], r"far from unit size: X\[:, 3\].*preprocess='standardize'"),
             (IRIS * 1e-5, r"hardly vary.*preprocess='standardize'"),
             (
@@ -686,7 +686,7 @@ class TestBadInput:
 
     def test_fewer_rows_than_a_batch_are_warned_of(self):
         with pytest.warns(
-            UserWarning, match=r"150 rows are fewer than a batch of 200.*Set batch_size to 150"
+            UserWarning, match=r"150 rows are fewer than a batch of 200.*with batch_size=150 or less"
         ) as caught:
             classifier(batch_size=200).fit(IRIS, SEEN)
         assert [warning.filename for warning in caught] == [__file__]

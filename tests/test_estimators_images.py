@@ -225,7 +225,7 @@ def test_the_scale_of_images_is_that_of_their_channels():
     bright = IMAGES.copy()
     bright[:, :, 0, 0] = 1.0  # a constant pixel is no column to be dropped
     classifier(epochs=1).fit(bright, SEEN)
-    with pytest.warns(ScaleWarning, match=r"run from 0 to 255.*\(X / 255\), or set preprocess='standardize'"):
+    with pytest.warns(ScaleWarning, match=r"run from 0 to 255.*Divide them by 255, or set preprocess='standardize'"):
         classifier(epochs=1).fit(IMAGES * 255, SEEN)
     classifier(epochs=1, preprocess="standardize").fit(IMAGES * 255, SEEN)  # no scaler of scikit-learn takes images
 

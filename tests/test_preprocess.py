@@ -70,7 +70,7 @@ def test_the_data_that_scikit_learn_tests_with_passes_in_silence(seed):
 
 @pytest.mark.parametrize(
     ("factor", "kind", "division"),
-    [(255, np.uint8, "X / 255"), (255, float, "X / 255"), (160, int, "X / 255"), (16, int, "X / 16")],
+    [(255, np.uint8, "by 255"), (255, float, "by 255"), (160, int, "by 255"), (16, int, "by 16")],
 )
 def test_pixels_that_were_not_scaled_are_told_to_be_divided(factor, kind, division):
     (message,) = warnings_of((load("digits").train_x * factor).astype(kind))
@@ -154,7 +154,7 @@ def test_each_kind_warns_once():
 
 @pytest.mark.parametrize("value", [0.0, 3.0])
 def test_rows_that_are_all_alike_are_refused(value):
-    with pytest.raises(ValueError, match="Each of the 4 columns of X holds a single value in all 10 rows"):
+    with pytest.raises(ValueError, match="Each of the 4 columns holds a single value in all 10 rows"):
         check_scale(np.full((10, 4), value))
 
 

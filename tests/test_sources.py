@@ -83,7 +83,7 @@ def test_mnist_is_60000_training_and_10000_test_images(mnist):
 
 def test_mnist_is_of_the_size_that_a_ladder_expects(mnist):
     check_scale(mnist.train_x)
-    with pytest.warns(ScaleWarning, match=r"run from 0 to 255.*X / 255"):
+    with pytest.warns(ScaleWarning, match=r"run from 0 to 255.*Divide them by 255"):
         check_scale(mnist.train_x[:1000] * 255)
 
 

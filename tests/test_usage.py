@@ -16,7 +16,7 @@ pty = pytest.importorskip("pty", reason="terminals are of Unix")
         (["train", "--epoch", "3"], "Perhaps you meant --epochs INT"),
         (["predict"], "Missing"),
         (["climb"], "climb"),
-        (["train", "--members", "0"], "tikas: members=0: expected at least 1. (tikas train --help"),
+        (["train", "--members", "0"], "tikas: --members 0: expected at least 1. (tikas train --help"),
         (["reproduce"], "tikas: Say what to reproduce"),
     ],
 )

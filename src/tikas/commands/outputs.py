@@ -5,18 +5,20 @@ from collections.abc import Iterable
 from pathlib import Path
 from tempfile import TemporaryFile
 
+from tikas.commands.wording import in_flags
+
 
 def complain(what: object) -> None:
-    """Say what is wrong, in one line on standard error.
+    """Say what is wrong, in one line on standard error and in the words of the command line.
 
     Examples
     --------
     >>> import contextlib
     >>> with contextlib.redirect_stderr(sys.stdout):
     ...     complain(ValueError("members=0:\\n  expected at least 1."))
-    tikas: members=0: expected at least 1.
+    tikas: --members 0: expected at least 1.
     """
-    print(f"tikas: {' '.join(str(what).split())}", file=sys.stderr)
+    print(f"tikas: {in_flags(' '.join(str(what).split()))}", file=sys.stderr)
 
 
 def make_folder_of(output: Path, flag: str = "--output") -> None:

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tikas.data.cells import ignoring
+
 BLOCK_ROWS = 4096
 MOST_NAMED = 5
 FAR, FAR_ALONE = 2, 10
@@ -69,8 +71,8 @@ def check_scale(X: NDArray[Any], columns: Sequence[str] | None = None) -> None:
     ...     warnings.simplefilter("always")
     ...     check_scale(pixels)
     >>> print(caught[0].message)
-    The values of X run from 0 to 255, like pixels or counts that were not scaled. ... Divide them by their maximum
-    (X / 255), or set preprocess='standardize'.
+    The values run from 0 to 255, like pixels or counts that were not scaled. ... Divide them by 255, or set
+    preprocess='standardize'.
     """
     X = np.asarray(X)
     X = X.reshape(len(X), -1)
@@ -80,7 +82,7 @@ def check_scale(X: NDArray[Any], columns: Sequence[str] | None = None) -> None:
     varying = found.highest > found.lowest
     if not varying.any():
         raise ValueError(
-            f"Each of the {X.shape[1]} columns of X holds a single value in all {len(X)} rows, so there is nothing to "
+            f"Each of the {X.shape[1]} columns holds a single value in all {len(X)} rows, so there is nothing to "
             f"learn from. Check how the rows were read or preprocessed."
         )
     messages = (
@@ -111,9 +113,8 @@ def _unscaled_pixels(X: NDArray[Any], found: _Columns, varying: NDArray[np.bool_
         return None
     divisor = 255.0 if high > 128 else high
     return (
-        f"The values of X run from {low:g} to {high:g}, like pixels or counts that were not scaled. A ladder's usual "
-        f"noise of 0.3 assumes values of about unit size. Divide them by their maximum (X / {divisor:g}), or set "
-        "preprocess='standardize'."
+        f"The values run from {low:g} to {high:g}, like pixels or counts that were not scaled. A ladder's usual noise "
+        f"of 0.3 assumes values of about unit size. Divide them by {divisor:g}, or set preprocess='standardize'."
     )
 
 
@@ -123,9 +124,9 @@ def _far_from_unit_size(
     deviation, mean = found.deviation, np.abs(found.mean)
     largest = deviation.max()
     if largest < 0.01:
-        finding, offenders = "The columns of X hardly vary", varying
+        finding, offenders = "The columns hardly vary", varying
     else:
-        finding = "Columns of X are far from unit size"
+        finding = "Columns are far from unit size"
         offenders = varying & ((deviation > 10) | (mean > 10 * deviation + 10))
         if largest > 100 * np.median(deviation[varying]) and not _all_zero_or_one(X):
             offenders |= varying & (deviation < min(largest / 100, 0.1))
@@ -152,10 +153,13 @@ def _constant_columns(found: _Columns, varying: NDArray[np.bool_], columns: Sequ
     constant = np.flatnonzero(~varying & (found.lowest != 0))
     if not constant.size:
         return None
+    remedy = "scikit-learn's VarianceThreshold"
+    if columns is not None:
+        remedy += f", or tikas train {ignoring([str(columns[column]) for column in constant.tolist()])}"
     named = [f"{_name(column, columns)} (always {found.lowest[column]:g})" for column in constant[:MOST_NAMED]]
     return (
-        f"Columns of X are constant and carry no information: {_listed(named, constant.size)}. "
-        f"Drop them, for instance with scikit-learn's VarianceThreshold."
+        f"Columns are constant and carry no information: {_listed(named, constant.size)}. Drop them, for instance with "
+        f"{remedy}."
     )
 
 
@@ -263,7 +267,7 @@ def warn_of_few_rows(rows: int, batch_size: int, stacklevel: int = 2) -> None:
     if rows < batch_size:
         warnings.warn(
             f"{rows} rows are fewer than a batch of {batch_size}: every update sees all of them. "
-            f"Set batch_size to {rows} or less to silence this warning, or add unlabelled rows.",
+            f"Add unlabelled rows, or silence this warning with batch_size={rows} or less.",
             UserWarning,
             stacklevel=stacklevel + 1,
         )
