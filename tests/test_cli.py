@@ -237,7 +237,9 @@ def test_arrays_without_labels_are_told_how_to_have_some(capsys: pytest.CaptureF
 def test_a_target_that_is_not_of_the_task_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     for targets, task, substance in (
         ("0.5 0.25 0.125", "classification", "or learn values: LadderRegressor, or tikas train --task regression"),
-        ("x y x", "regression", "y holds 'x': a regressor learns numbers"),
+        ("x x ?", "classification", "mine.csv, 'b': y has one class only, 'x'"),
+        ("? ? ?", "classification", "mine.csv, 'b': None of the 3 rows is labelled"),
+        ("x y x", "regression", "mine.csv, 'b': y holds 'x': a regressor learns numbers"),
         ("? ? ?", "regression", "none of the 3 rows has a value of 'b'"),
     ):
         Path("mine.csv").write_text("\n".join(["a,b", *(f"{a},{b}" for a, b in enumerate(targets.split()))]))

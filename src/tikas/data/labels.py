@@ -111,8 +111,8 @@ def as_values(y: Array) -> NDArray[np.float64]:
         wrong = [value for value in y if _kind(value) not in ("number", "boolean")]
         if wrong:
             raise ValueError(
-                f"y holds {wrong[0]!r}: a regressor learns numbers, with NaN where there is none. "
-                "Convert y, or use LadderClassifier for classes."
+                f"y holds {wrong[0]!r}: a regressor learns numbers, with NaN where there is none. Convert y, or learn "
+                "classes: LadderClassifier, or tikas train --task classification."
             )
     values: NDArray[np.float64] = y.astype(np.float64)
     if np.isinf(values).any():

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
@@ -146,12 +147,23 @@ def _read_table(data: str, target: str | None, task: Task, ignore: Sequence[str]
     if table.y is None:
         raise ValueError(f"{data}: say which column holds the labels, with --target; rows without one leave it empty.")
     warn_of_numbered_rows(table, data)
-    x = table.x if table.x.ndim == 2 else as_images(table.x)
+    x, name = table.x if table.x.ndim == 2 else as_images(table.x), target or "y"
     if task == "classification":
-        codes, classes = encode_labels(table.y)
+        with _placed(data, name):
+            codes, classes = encode_labels(table.y)
         return Rows(x, codes, classes, x[:0], codes[:0], table.columns or ())
-    values, name = as_values(table.y), target or "y"
+    with _placed(data, name):
+        values = as_values(table.y)
     if np.isnan(values).all():
         raise ValueError(f"{data}: none of the {len(x)} rows has a value of {name!r}. Give at least one.")
     known = np.where(np.isnan(values), NO_LABEL, 0)
     return Rows(x, known, np.array([name]), x[:0], known[:0], table.columns or (), values=values)
+
+
+@contextmanager
+def _placed(data: str, name: str) -> Iterator[None]:
+    """Say which labels are wrong: those who have a file have no y."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{data}, {name!r}: {error}") from error
