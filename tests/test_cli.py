@@ -470,6 +470,7 @@ def test_defaults_follow_from_the_data_and_the_network() -> None:
         (["trian"], "trian"),
         (["train", "--nois", "3"], "--nois"),
         (["train", "--epoch", "3"], "Perhaps you meant --epochs INT"),
+        (["train", "mine.csv"], "Unrecognized options: mine.csv. Put its flag before it, such as --data or --output."),
         (["train", "--epochs", "0"], "--epochs 0: expected at least 1"),
         (["train", "--epochs", "many"], "Expected --epochs INT"),
         (["train", "--members", "0"], "--members 0: expected"),

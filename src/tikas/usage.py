@@ -37,6 +37,8 @@ def one_line_of(box: str, help_command: str) -> str:
     else:
         said = " ".join(line.strip() for line in takewhile(lambda line: "Got errors:" not in line, first))
     said = _OURS.sub("", said).rstrip(".")
+    if said.startswith("Unrecognized options: ") and "--" not in said:
+        said += ". Put its flag before it, such as --data or --output"
     for title, *rest in others:
         flags = [line.strip() for line in rest if line.strip().startswith("--")]
         if title.strip() in HINTS and flags:
