@@ -105,7 +105,7 @@ def test_a_folder_of_images_is_a_source(tmp_path: Path) -> None:
     assert len(outcome.test_errors) == 1
     flat = rows_for(replace(recipe, network=(8,), preprocess="none"))
     assert (flat.train_x.shape, flat.input_shape) == ((60, 64), (1, 8, 8))
-    with pytest.raises(FileNotFoundError, match="elsewhere does not exist"):
+    with pytest.raises(FileNotFoundError, match=r"no data set, file or folder .*elsewhere"):
         rows_for(replace(recipe, data=str(tmp_path / "elsewhere")))
 
 
