@@ -191,6 +191,18 @@ def test_the_figures_of_the_engines_page_are_those_of_the_records() -> None:
     width, depth, batch, rows = (
         timed["scaling", f"{what}: exponent"]["exponent"] for what in ("width", "depth", "batch", "rows")
     )
+    measuring = {
+        "digits, 1 seeds": "7",
+        "digits, 4 seeds": "7",
+        "digits, 4 seeds, costs 1": "7",
+        "digits, 4 seeds, costs 0": "34",
+        "1 seeds": "2",
+        "40 seeds": "2",
+    }
+    during = {who: timed["evaluation", f"{who}, after every {epochs} epochs"] for who, epochs in measuring.items()}
+    after = {who: timed["evaluation", f"{who}, after training"] for who in measuring}
+    one, four, gammas, networks, mnist, forty = (f"{100 * of['share_of_training']:.1f} %" for of in during.values())
+    *ends, end = (f"{100 * of['share_of_training']:.1f}" for of in after.values())
 
     def started(network: str) -> str:
         """The seconds of its first start and of its second."""
@@ -210,6 +222,11 @@ def test_the_figures_of_the_engines_page_are_those_of_the_records() -> None:
         f"the rest {was['rest']:.0f}, and {was['kernels not listed']:.0f} in kernels that the record does not list",
         f"levels {levels:.0f}, products {alone['products']:.0f}, Adam {alone['optimiser']:.0f}",
         f"Adam is {100 * is_now['optimiser'] / sum(is_now.values()):.0f} % of what remains",
+        f"{1000 * during['40 seeds']['seconds']:.0f} ms each time, {forty} of training; ",
+        f"takes {after['40 seeds']['seconds']:.1f} s, {end} % of 150 epochs",
+        f"measuring takes {one} of the training of one seed of the digits, {four} of four, {gammas} of four Γ-models "
+        f"and {networks} of four networks without denoising costs (after every 34th epoch), and {mnist} of one seed",
+        f"the end takes {', '.join(ends[:-1])} and {ends[-1]} % (revision",
         f"{started('conv_fc full, 2 seeds')} s for Conv-FC, {started('conv_large Γ, 1 seed')} s for Conv-Large Γ "
         f"and {started('conv_small full, 1 seed')} s for the full Conv-Small",
         *(f"{run['mean_together']:.2f} ± {run['deviation_together']:.2f} %" for run in records("company")),
