@@ -5,7 +5,6 @@ import re
 import shlex
 import subprocess
 import sys
-import time
 import warnings
 from pathlib import Path
 
@@ -750,10 +749,12 @@ def test_ctrl_c_keeps_a_model_that_can_be_used(
     ("command", "limit"), [(["-c", "import tikas"], 0.3), (["-m", "tikas.cli", "--help"], 0.5)], ids=["import", "help"]
 )
 def test_it_starts_quickly(command: list[str], limit: float) -> None:
-    """The quickest of five: other work on the machine is not what is asked about."""
+    """By the processor's time, the quickest of five: other work on the machine is not what is asked about."""
+    resource = pytest.importorskip("resource", reason="Windows does not tell what a process that ended had taken")
     seconds = []
     for _ in range(5):
-        started = time.perf_counter()
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         subprocess.run([sys.executable, *command], check=True, capture_output=True, env={**os.environ})
-        seconds.append(time.perf_counter() - started)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        seconds.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
     assert min(seconds) < limit
