@@ -7,6 +7,9 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _OURS = re.compile(r"^Error parsing (?:__tyro-dummy-inner__\.recipe|[A-Z]\w*): ")
 """What the parser puts before an error that a command, or its recipe, raised: the name of our class."""
 
+_WORDS_ALONE = re.compile(r"Unrecognized options:(?: (?!-)\S+)+")
+"""None of them a flag."""
+
 HINTS = {"Perhaps you meant:": "Perhaps you meant", "Argument helptext:": "Expected"}
 """Paragraphs of the parser's error box that name flags, and what to say of these."""
 
@@ -30,14 +33,14 @@ def one_line_of(box: str, help_command: str) -> str:
     ruled = groupby(lines, key=lambda line: set(line.strip()) <= set("─-") and bool(line.strip()))
     paragraphs = [[line for line in group if line.strip()] for rule, group in ruled if not rule]
     first, *others = paragraphs[0 if box.startswith("╭") else 1 :]  # the title is in the frame, or above a rule
-    if first[0].strip().startswith("Missing"):
+    if first[0].strip().startswith("Missing from "):
         least = min(_indent(line) for line in first[1:])
         missing = ", ".join(line.strip() for line in first[1:] if _indent(line) == least)
         said = f"{first[0].strip()} {missing}"
     else:
         said = " ".join(line.strip() for line in takewhile(lambda line: "Got errors:" not in line, first))
     said = _OURS.sub("", said).rstrip(".")
-    if said.startswith("Unrecognized options: ") and "--" not in said:
+    if help_command.startswith("tikas train ") and _WORDS_ALONE.fullmatch(said):
         said += ". Put its flag before it, such as --data or --output"
     for title, *rest in others:
         flags = [line.strip() for line in rest if line.strip().startswith("--")]
