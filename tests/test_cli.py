@@ -451,7 +451,7 @@ def test_defaults_follow_from_the_data_and_the_network() -> None:
     cifar = next(cell.recipe for cell in CELLS if cell.name == "table3/large-gamma/4000")
     values = Recipe(data="my.csv", costs=tikas.LadderRegressor().costs)
     assert preset("--data", "my.csv", "--task", "regression").costs == values.costs
-    assert preset("--data", "cifar10") == cifar
+    assert preset("--data", "cifar10") == preset("--data", "my.csv", "--data=cifar10") == cifar
     assert preset("--data", "cifar10", "--network", "conv_large", "--costs", "4", "--preprocess", "whiten") == cifar
     module = preset("--data", "cifar10", "--network", "conv_pool_cnn_c")
     assert (module.preprocess, module.activation, module.costs) == ("whiten", "relu", (1.0,))

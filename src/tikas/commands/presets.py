@@ -73,8 +73,8 @@ def _data_of(arguments: Sequence[str]) -> str:
 
 
 def _values_of(flag: str, arguments: Sequence[str]) -> list[str] | None:
-    """What follows a flag, up to the next one; None where it is not there."""
-    for place, argument in enumerate(arguments):
+    """What follows a flag, up to the next one, the last time that it is there; None where it is not."""
+    for place, argument in reversed([*enumerate(arguments)]):
         name, equals, value = argument.partition("=")
         if name == flag:
             values = [value] if equals else []
