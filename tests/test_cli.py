@@ -532,7 +532,7 @@ def test_data_that_are_not_there_are_told_what_is(
 def test_a_file_without_a_suffix_is_told_which_there_are(capsys: pytest.CaptureFixture[str]) -> None:
     Path("mine").write_text("a,kind\n")
     assert run("train", "--data", "mine", "--target", "kind") == 2
-    assert "mine has the suffix ''; expected one of .csv, .tsv, .npy, .npz, .parquet" in said(capsys)
+    assert "mine has no suffix; expected one of .csv, .tsv, .npy, .npz, .parquet" in said(capsys)
 
 
 def test_an_empty_file_and_a_foreign_model_are_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -118,7 +118,8 @@ def read_table(
         raise FileNotFoundError(f"{path} does not exist. Check the spelling and the folder it is looked for in.")
     reader = readers.get(path.suffix.lower())
     if reader is None:
-        raise ValueError(f"{path} has the suffix {path.suffix!r}; expected one of {', '.join(readers)}.")
+        suffix = f"the suffix {path.suffix!r}" if path.suffix else "no suffix"
+        raise ValueError(f"{path} has {suffix}; expected one of {', '.join(readers)}.")
     if path.stat().st_size == 0:
         raise ValueError(f"{path} is empty; expected rows of numbers.")
     if target is not None and target in ignore:
