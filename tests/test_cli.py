@@ -488,6 +488,7 @@ def test_defaults_follow_from_the_data_and_the_network() -> None:
         (["train", "--network", "conv 8 9"], "(9, 9) is larger than the map below it, which has shape (1, 8, 8)"),
         (["train", "--data", "photos/of-flowers"], "no data set, file or folder 'photos/of-flowers'"),
         (["train", "--data", "empty"], "empty holds no class"),
+        (["train", "--data", ""], "no data set, file or folder ''"),
         (["train", "--data", "mnist", "--data-dir", "empty"], "train-images-idx3-ubyte"),
         (["predict", "absent.safetensors", "rows.csv"], "absent.safetensors"),
         (["predict"], "Missing from tikas predict: MODEL, FILE"),

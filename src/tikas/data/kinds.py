@@ -39,7 +39,7 @@ def check_there_is(data: str) -> None:
     or the path of a table or of a folder of images. Did you mean mnist?
     """
     path = Path(data).expanduser()
-    if data in DATA_SETS or path.exists():
+    if data in DATA_SETS or (data and path.exists()):  # of no path at all it would be the working folder
         return
     there = path.parent.iterdir() if path.parent.is_dir() else ()
     names = {name: name for name in DATA_SETS} | {
