@@ -200,6 +200,7 @@ def test_a_model_with_costs_of_its_own_is_refused_with_what_to_give_instead(netw
 @pytest.mark.parametrize(
     ("settings", "X", "message"),
     [
+        ({"costs": np.array(1.0)}, IMAGES, r"costs=array\(1\.\): expected numbers"),
         ({"costs": (1, 2)}, IMAGES, r"costs=\(1, 2\): a network of your own has one denoising cost.*one number"),
         ({"costs": -1}, IMAGES, r"costs=\(-1.0,\): expected"),
         ({"noise": (0.1, 0.2, 0.3)}, IMAGES, r"noise=\(0.1, 0.2, 0.3\): expected 1 to 2"),

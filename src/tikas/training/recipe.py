@@ -1,7 +1,7 @@
 """The recipe: everything that a run depends on but its seed, as one frozen value that has a name."""
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from hashlib import sha256
 from math import ceil, isfinite
@@ -263,7 +263,7 @@ def check_around_module(settings: Mapping[str, Any], whose: str) -> None:
         if settings[name] != getattr(Recipe, name):
             raise ValueError(f"{name}={settings[name]!r} is for rungs, and {whose} has none. Leave {name} out.")
     costs = settings["costs"]
-    if isinstance(costs, Iterable) and len(list(costs)) != 1:
+    if isinstance(costs, Sequence) and len(costs) != 1:
         raise ValueError(f"costs={costs!r}: {whose} has one denoising cost, on its class scores. Give one number.")
 
 
