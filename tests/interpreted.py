@@ -14,7 +14,8 @@ from triton.runtime import interpreter
 
 from tikas.data.splits import split
 from tikas.data.streams import Examples, Streams
-from tikas.training.fleet import Fleet, build_ladder
+from tikas.training.building import build_ladder
+from tikas.training.fleet import Fleet
 from tikas.training.fused import FusedFleet
 from tikas.training.kernels.levels import climb_kernel
 from tikas.training.recipe import Recipe

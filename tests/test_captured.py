@@ -17,9 +17,10 @@ from tikas.data.splits import split
 from tikas.data.streams import Examples, Streams
 from tikas.experiments.bench import program_of
 from tikas.model.ladder import Ladder
+from tikas.training.building import build_ladder
 from tikas.training.captured import CapturedFleet, SideBySide
 from tikas.training.engine import _launch_on_gpu, suitable_arithmetic
-from tikas.training.fleet import Fleet, build_ladder
+from tikas.training.fleet import Fleet
 from tikas.training.recipe import Recipe
 
 DENSE = Recipe(data="array", network=(6,), costs=(10.0, 1.0, 0.1), batch_size=10, labeled_batch_size=8)

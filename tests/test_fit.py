@@ -19,8 +19,9 @@ from tikas.data.streams import Examples, Streams
 from tikas.model.gamma import gamma
 from tikas.model.ladder import Ladder
 from tikas.training import evaluation
+from tikas.training.building import build_ladder
 from tikas.training.fit import Progress, Trained, TrainingDivergedError, error_of, fit
-from tikas.training.fleet import Fleet, build_ladder
+from tikas.training.fleet import Fleet
 from tikas.training.recipe import Recipe
 
 CLASSES = np.arange(120) % 3

@@ -14,8 +14,9 @@ from tikas.data.streams import Examples, Streams
 from tikas.model.dense import DenseRung
 from tikas.model.ladder import Ladder
 from tikas.model.specs import Dense
+from tikas.training.building import build_ladder
 from tikas.training.fit import Trained, fit
-from tikas.training.fleet import build_ladder, own_settings, stack, unstack
+from tikas.training.fleet import own_settings, stack, unstack
 from tikas.training.recipe import Recipe
 from tikas.training.storage import FleetParameters
 

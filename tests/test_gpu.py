@@ -20,9 +20,10 @@ from tikas.estimators import answers
 from tikas.experiments.bench_suite import BENCHMARKS, Plan
 from tikas.model.ladder import Ladder
 from tikas.training import keeping
+from tikas.training.building import build_ladder
 from tikas.training.captured import CapturedFleet, SideBySide
 from tikas.training.fit import fit
-from tikas.training.fleet import Fleet, build_ladder
+from tikas.training.fleet import Fleet
 from tikas.training.keeping import Folder, Keeping
 from tikas.training.loop import Progress, Trained
 from tikas.training.recipe import Recipe

@@ -17,9 +17,10 @@ from tikas.data.splits import Split, split
 from tikas.data.streams import Examples, Streams
 from tikas.model.ladder import Ladder
 from tikas.training import groups, loop, memory
+from tikas.training.building import build_ladder
 from tikas.training.engine import launch as launch_fleet
 from tikas.training.fit import OF_A_MEMBER, fit
-from tikas.training.fleet import Fleet, build_ladder
+from tikas.training.fleet import Fleet
 from tikas.training.groups import suitable_devices, train_in_groups
 from tikas.training.keeping import Kept
 from tikas.training.loop import History, Job, Progress, Trained

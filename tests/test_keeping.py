@@ -24,8 +24,9 @@ from tikas.experiments.rows import load_rows
 from tikas.experiments.tasks import Task
 from tikas.model.ladder import Ladder
 from tikas.training import checkpoint, evaluation, keeping, loop
+from tikas.training.building import build_ladder
 from tikas.training.fit import fit
-from tikas.training.fleet import Fleet, build_ladder
+from tikas.training.fleet import Fleet
 from tikas.training.keeping import Folder, Keeping, Kept, Memory, name_of
 from tikas.training.loop import Build, Job, Progress, Trained, TrainingDivergedError
 from tikas.training.recipe import Recipe

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tikas.data.splits import Split, split
 from tikas.data.streams import Batch, Examples, Streams, generator
-from tikas.training.fleet import build_ladder
+from tikas.training.building import build_ladder
 from tikas.training.recipe import Recipe
 
 SHAPES = [(2,), (5,), (5,), (3,)]

@@ -7,7 +7,7 @@ from torch import nn
 from tikas import Ladder
 from tikas.model.specs import shapes_of
 from tikas.model.zoo import MODULES, ZOO, conv_pool_cnn_c
-from tikas.training.fleet import build_ladder
+from tikas.training.building import build_ladder
 from tikas.training.recipe import Recipe
 
 IMAGES = {"mlp": (784,), "conv_fc": (1, 28, 28), "conv_small": (1, 28, 28), "conv_large": (3, 32, 32)}

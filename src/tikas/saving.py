@@ -18,8 +18,8 @@ from torch import Tensor
 import tikas
 from tikas.data.preparations import PREPARATIONS, Preparation
 from tikas.fitted import Fitted
+from tikas.training.building import build_ladder
 from tikas.training.checkpoint import NotAModelError, read, write
-from tikas.training.fleet import build_ladder
 from tikas.training.recipe import Recipe
 
 if TYPE_CHECKING:

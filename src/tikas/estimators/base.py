@@ -29,9 +29,9 @@ from tikas.fitted import Fitted, begun, epochs_of, interruption, joined_history
 from tikas.model.ladder import Ladder
 from tikas.model.specs import RungSpec
 from tikas.saving import write_model
+from tikas.training.building import build_ladder
 from tikas.training.devices import suitable_device, without_autocast, without_default_device
 from tikas.training.fit import History, fit
-from tikas.training.fleet import build_ladder
 from tikas.training.networks import in_one_form, rungs_of, takes_maps
 from tikas.training.progress import progress_bar
 from tikas.training.recipe import DIGITS, Recipe, costs_for, suitable_costs, suitable_costs_on_maps, suitable_epochs

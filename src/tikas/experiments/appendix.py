@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from tikas.data.streams import generator
 from tikas.model.autoencoder import Autoencoder
 from tikas.model.ladder import Ladder
+from tikas.training.building import build_ladder
 from tikas.training.fit import Build
-from tikas.training.fleet import build_ladder
 from tikas.training.recipe import Recipe
 
 

@@ -18,9 +18,10 @@ import tikas
 from tikas.data.splits import split
 from tikas.data.streams import Examples, Streams
 from tikas.experiments.records import hardware, revision, versions
+from tikas.training.building import build_ladder
 from tikas.training.captured import CapturedFleet, SideBySide
 from tikas.training.engine import UPDATES_IN_A_REPLAY, launch, suitable_arithmetic
-from tikas.training.fleet import Fleet, build_ladder
+from tikas.training.fleet import Fleet
 from tikas.training.recipe import Recipe
 
 Program = Literal["compiled", "uncompiled", "plain"]

@@ -8,9 +8,9 @@ import torch
 from tikas.data.splits import Split
 from tikas.data.streams import Examples
 from tikas.model.ladder import Ladder
+from tikas.training.building import build_ladder
 from tikas.training.devices import single_precision, without_autocast, without_default_device
 from tikas.training.evaluation import calibration_rows, error_of
-from tikas.training.fleet import build_ladder
 from tikas.training.groups import suitable_devices, train_in_groups
 from tikas.training.keeping import Keeping, Memory, name_of
 from tikas.training.loop import Build, History, Job, Progress, Trained, TrainingDivergedError

@@ -2,87 +2,13 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from typing import cast
 
 import torch
 from torch import Tensor, nn
 
-from tikas.data.streams import Batch, Streams, generator
-from tikas.model.checks import hint_of_channels_last
+from tikas.data.streams import Batch, Streams
 from tikas.model.costs import Costs
-from tikas.model.gamma import gamma
 from tikas.model.ladder import Ladder
-from tikas.model.specs import MapTooSmallError
-from tikas.model.zoo import MODULES, ZOO, least_side
-from tikas.training.devices import single_precision
-from tikas.training.networks import TOP
-from tikas.training.recipe import Recipe
-
-
-def build_ladder(recipe: Recipe, input_shape: Sequence[int], outputs: int, seed: int | None) -> Ladder:
-    """The ladder that a recipe describes, with the first weights of this seed (or of none in particular).
-
-    Where the network is a module it is the Γ-model around it, which has all of a ladder that training asks for. Torch's
-    generators are seeded then: such a module draws from them in training, too, in dropout.
-
-    Raises
-    ------
-    ValueError
-        Where the network has another number of outputs, or does not fit the images.
-
-    Examples
-    --------
-    >>> build_ladder(Recipe(network=(500, 250)), (784,), outputs=10, seed=0).shapes
-    [(784,), (500,), (250,), (10,)]
-    """
-    if recipe.is_module:
-        return _build_around_module(recipe, input_shape, outputs, seed)
-    try:
-        with single_precision():
-            ladder = Ladder(
-                input_shape=input_shape,
-                rungs=recipe.rungs(outputs),
-                noise=recipe.levels_of_noise(),
-                costs=recipe.levels_of_costs(),
-                denoiser=recipe.denoiser,
-                task=recipe.task,
-                generator=None if seed is None else generator(seed, "weights"),
-            )
-    except MapTooSmallError as error:
-        name = str(recipe.network[0])
-        if name not in ZOO:
-            raise
-        raise _too_small(name, tuple(input_shape)) from error
-    if ladder.shapes[-1] != (outputs,):
-        raise ValueError(
-            f"network={recipe.network!r} has a top of shape {ladder.shapes[-1]}; the data ask for {(outputs,)}. "
-            f"For a dense top put 'top' behind 'global', network={(*recipe.network, TOP)!r}, or let the rung below "
-            f"'global' have {outputs} channels."
-        )
-    return ladder
-
-
-def _build_around_module(recipe: Recipe, input_shape: Sequence[int], outputs: int, seed: int | None) -> Ladder:
-    name = str(recipe.network[0])
-    if seed is not None:
-        torch.manual_seed(seed)
-    try:
-        with single_precision():
-            network, rows = MODULES[name](outputs, input_shape[0]), torch.zeros(2, *input_shape)
-            return cast("Ladder", gamma(network, outputs, recipe.levels_of_noise(), recipe.costs[0], example=rows))
-    except RuntimeError as error:
-        if min(input_shape[1:]) >= least_side(name):
-            raise
-        raise _too_small(name, tuple(input_shape)) from error
-
-
-def _too_small(name: str, shape: tuple[int, ...]) -> MapTooSmallError:
-    side = least_side(name)
-    return MapTooSmallError(
-        f"network={name!r} takes images of {side} by {side} pixels or more, and these have shape {shape}. Give larger "
-        "images, or rungs of your own, for example network=['conv 32 3', 'max 2', 100]."
-        f"{hint_of_channels_last(shape)}"
-    )
 
 
 def stack(ladders: Sequence[Ladder]) -> Ladder:
@@ -93,7 +19,8 @@ def stack(ladders: Sequence[Ladder]) -> Ladder:
 
     Examples
     --------
-    >>> ladders = [build_ladder(Recipe(network=(5,)), (4,), outputs=3, seed=seed) for seed in (0, 1)]
+    >>> from tikas import Dense
+    >>> ladders = [Ladder((4,), [Dense(5), Dense(3)]) for _ in range(2)]
     >>> stack(ladders)(torch.rand(2, 8, 4)).shape  # eight rows for each of two members
     torch.Size([2, 8, 3])
     """
@@ -128,7 +55,8 @@ def unstack(stacked: Ladder, ladders: Sequence[Ladder]) -> list[Ladder]:
 
     Examples
     --------
-    >>> ladders = [build_ladder(Recipe(network=(5,)), (4,), outputs=3, seed=seed) for seed in (0, 1)]
+    >>> from tikas import Dense
+    >>> ladders = [Ladder((4,), [Dense(5), Dense(3)]) for _ in range(2)]
     >>> first, second = unstack(stack(ladders), ladders)
     >>> bool((second.rungs[1].weight == ladders[1].rungs[1].weight).all())
     True
@@ -147,7 +75,8 @@ def with_tensors(ladder: Ladder, tensors: Mapping[str, Tensor]) -> Ladder:
 
     Examples
     --------
-    >>> ladder = build_ladder(Recipe(network=(5,)), (4,), outputs=3, seed=0)
+    >>> from tikas import Dense
+    >>> ladder = Ladder((4,), [Dense(5), Dense(3)])
     >>> with_tensors(ladder, {"rungs.1.weight": torch.zeros(7, 5, 4)}).rungs[1].weight.shape  # of seven members
     torch.Size([7, 5, 4])
     """
@@ -164,7 +93,8 @@ def copy_on(ladder: Ladder, device: torch.device | str) -> Ladder:
 
     Examples
     --------
-    >>> ladder = build_ladder(Recipe(network=(5,)), (4,), outputs=3, seed=0)
+    >>> from tikas import Dense
+    >>> ladder = Ladder((4,), [Dense(5), Dense(3)])
     >>> copy_on(ladder, "meta").rungs[1].weight.device
     device(type='meta')
     """
@@ -190,10 +120,10 @@ class Fleet:
 
     Examples
     --------
+    >>> from tikas import Dense
     >>> from tikas.data.splits import split
     >>> from tikas.data.streams import Examples
-    >>> classes, recipe = torch.arange(60) % 3, Recipe(network=(5,), batch_size=20)
-    >>> ladders = [build_ladder(recipe, (8,), outputs=3, seed=seed) for seed in (0, 1)]
+    >>> classes, ladders = torch.arange(60) % 3, [Ladder((8,), [Dense(5), Dense(3)]) for _ in range(2)]
     >>> splits = [split(classes.numpy(), 9, seed=seed) for seed in (0, 1)]
     >>> streams = Streams(Examples(torch.rand(60, 8), classes, 3), splits, [0, 1], ladders[0].shapes, 20, 20)
     >>> Fleet(ladders, streams).train_epoch(torch.full((3,), 0.002)).shape  # 3 updates, 2 members, 1 + 3 costs

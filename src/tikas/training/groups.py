@@ -46,7 +46,7 @@ def train_in_groups(job: Job, devices: Sequence[torch.device], on_epoch: Callabl
     --------
     >>> from tikas.data.splits import split
     >>> from tikas.data.streams import Examples
-    >>> from tikas.training.fleet import build_ladder
+    >>> from tikas.training.building import build_ladder
     >>> from tikas.training.recipe import Recipe
     >>> classes, recipe = torch.arange(60) % 3, Recipe(data="array", network=(5,), batch_size=20, epochs=2)
     >>> splits = [split(classes.numpy(), 9, seed=seed) for seed in (0, 1)]

@@ -132,7 +132,7 @@ def train(
     Examples
     --------
     >>> from tikas.data.splits import split
-    >>> from tikas.training.fleet import build_ladder
+    >>> from tikas.training.building import build_ladder
     >>> rows, targets = torch.rand(60, 8), torch.arange(60) % 3
     >>> recipe = Recipe(data="array", network=(5,), batch_size=20, epochs=2)
     >>> job = Job(Examples(rows, targets, 3), [split(targets.numpy(), 9)], [recipe], [0], None, build_ladder)

@@ -25,7 +25,7 @@ def bytes_of_a_member(ladder: Ladder, unlabeled: int, labeled: int, updates_in_a
 
     Examples
     --------
-    >>> from tikas.training.fleet import build_ladder
+    >>> from tikas.training.building import build_ladder
     >>> from tikas.training.recipe import Recipe
     >>> ladder = build_ladder(Recipe(), (784,), 10, seed=0)
     >>> round(bytes_of_a_member(ladder, unlabeled=100, labeled=100, updates_in_a_block=10) / 1e6)
