@@ -63,7 +63,7 @@ def test_quoted_figures_stand_beside_the_measured_rows_and_cannot_be_run() -> No
     }  # fmt: skip
     assert all(row.source for row in quoted)
     measured = [row for table in TABLES for row in table.rows if isinstance(row, Row)]
-    assert len(measured) == 4 + 2 + 7 + 2 + 5 + 5
+    assert len(measured) == 4 + 2 + 8 + 2 + 5 + 5
 
 
 @pytest.mark.parametrize(

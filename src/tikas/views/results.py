@@ -63,14 +63,15 @@ def _opening(ledger: Ledger) -> str:
 {_counted("without one, each compared with another cell measured here", ours, ledger)}
 
 Errors are test errors in percent: mean ± deviation over seeds, which decide on labelled rows, first weights, order and
-noise. Final runs train on all training rows, the last update counts, and settings were written down before them. Five
+noise. Final runs train on all training rows, the last update counts, and settings were written down before them. Six
 cells were searched for after test errors of their model were known, by held-out rows again, as their notes tell:
-`text/full-chosen/50`, `table2/small-gamma-chosen/100`, `table2/small-gamma-short/100`, `table2/small-gamma-input/100`
-and `table2/small-full/100`. The paper's own settings stand beside them. A record belongs to the cell that has its
-recipe; the cell that it names is the one that it was run for. Those of `text/full-chosen/50`, of the three Γ-models
-chosen here, of seeds 0 to 4 of `table2/small-full/100` and of some settings of their studies were run by scripts before
-the cell or the setting was in git: their revisions have the code that trained them, and not its name. At db9d938
-recipes had a field more, at its default, which its 139 records were committed without.
+`text/full-chosen/50`, `table2/small-gamma-chosen/100`, `table2/small-gamma-short/100`, `table2/small-gamma-input/100`,
+`table2/small-gamma-input-long/100` and `table2/small-full/100`. The paper's own settings stand beside them. A record
+belongs to the cell that has its recipe; the cell that it names is the one that it was run for. Those of
+`text/full-chosen/50`, of the first three Γ-models chosen here, of seeds 0 to 4 of `table2/small-full/100` and of some
+settings of their studies were run by scripts before the cell or the setting was in git: their revisions have the code
+that trained them, and not its name. At db9d938 recipes had a field more, at its default, which its 139 records were
+committed without.
 
 The interval holds the true mean with 95 % confidence (Student's t; cut at 0 and 100). The verdict compares the measured
 mean with the published one, or where there is none with that of the cell it is *against*, by Welch's test, two-sided at
