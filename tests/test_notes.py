@@ -20,6 +20,7 @@ from tikas.training.recipe import Recipe
 
 RESULTS = Path(__file__).parents[1] / "results"
 KINDS = ("noise", "longer", "batch", "kinds-longer", "kinds-long", "input")
+INPUT_LONG = "study/conv-small-gamma-input-long/100"
 OTHERS = {f"study/conv-small-gamma-{kind}/100" for kind in KINDS}
 FUNCTIONS = ("leaky_relu", "gelu", "mlp", "linear", "additive")
 NOT_RUN = ("study/noise/all/0.1", "study/noise/all/0.6")
@@ -168,7 +169,7 @@ def told_of_the_gamma_models(ledger: Ledger) -> list[str]:
 
 
 def told_of_the_gamma_model_with_noisier_inputs(ledger: Ledger) -> list[str]:
-    cell, study = CELL["table2/small-gamma-input/100"], "study/conv-small-gamma-input-long/100"
+    cell, study = CELL["table2/small-gamma-input/100"], INPUT_LONG
     assert_chosen_by(study, cell.recipe, ledger)
     ended = errors(ledger, cell.recipe)
     others = [error for seed, error in ended.items() if seed != 9]
@@ -180,6 +181,24 @@ def told_of_the_gamma_model_with_noisier_inputs(ledger: Ledger) -> list[str]:
         f"with a weight of 1 seed 4 is at {lighter.errors[4]:.2f} %. ",
         f"end between {min(others):.2f} and {max(others):.2f} %, {mean(others):.2f} % in the mean, ",
         f"to {ended[9]:.2f} %",
+    ]
+
+
+def told_of_the_gamma_model_for_longer(ledger: Ledger) -> list[str]:
+    cell, before = CELL["table2/small-gamma-input-long/100"], SETTING[f"{INPUT_LONG}/0.45-2-0.005"]
+    setting = SETTING["study/conv-small-gamma-input-longest/100/0.45-2-0.005"]
+    assert replace(setting.recipe, validation=0) == cell.recipe == replace(before.recipe, validation=0, epochs=150)
+    longer, shorter = reading(setting, ledger), reading(before, ledger)
+    assert longer is not None
+    assert shorter is not None
+    assert longer.summary.mean < shorter.summary.mean
+    ended = errors(ledger, cell.recipe)
+    others = [error for seed, error in ended.items() if seed != 9]
+    assert sorted(ended) == list(range(10))
+    return [
+        f"to {held_out(setting.name, ledger, places=2)} ",
+        f"end between {min(others):.2f} and {max(others):.2f} %, {mean(others):.2f} % in the mean, ",
+        f"and seed 9 at {ended[9]:.2f} %",
     ]
 
 
@@ -229,6 +248,7 @@ TOLD = {
     CELL["text/full-chosen/50"].note: told_of_fifty_labels_with_weights_of_ours,
     CELL["table2/small-gamma-short/100"].note: told_of_the_gamma_models,
     CELL["table2/small-gamma-input/100"].note: told_of_the_gamma_model_with_noisier_inputs,
+    CELL["table2/small-gamma-input-long/100"].note: told_of_the_gamma_model_for_longer,
     CELL["table2/small-full/100"].note: told_of_the_full_conv_small,
     APPENDIX.note: told_of_the_autoencoder,
 }
