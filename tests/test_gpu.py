@@ -132,6 +132,22 @@ def test_members_of_other_settings_train_as_one_program(monkeypatch: pytest.Monk
         assert together.histories[seed][-1]["total"] == pytest.approx(alone.histories[0][-1]["total"], rel=2e-2)
 
 
+@pytest.mark.parametrize(("recipe", "shape"), [(RECIPE, (30,)), (PRODUCTS, (2, 9, 9))], ids=["written out", "compiled"])
+def test_threads_capture_and_train_side_by_side(
+    recipe: Recipe, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on two GPUs; here it is one, given twice."""
+    monkeypatch.setattr("tikas.training.engine.WORTH_COMPILING", 0)
+    rows = torch.rand(1000, *shape, generator=torch.Generator().manual_seed(0))
+    targets = (rows.flatten(1)[:, 0] * 3).long()
+    splits = [split(targets.numpy(), 60, seed=seed) for seed in range(4)]
+    as_one = fit(Examples(rows, targets, 3), splits, recipe, range(4))
+    monkeypatch.setattr("tikas.training.fit.suitable_devices", lambda *_: [torch.device("cuda", 0)] * 2)
+    spread = fit(Examples(rows, targets, 3), splits, recipe, range(4))
+    for one, other in zip(as_one.histories, spread.histories, strict=True):
+        assert other[-1]["total"] == pytest.approx(one[-1]["total"], rel=2e-2)
+
+
 def test_convolutional_members_are_watched_one_by_one_as_they_are_trained() -> None:
     rows = torch.rand(1000, 2, 9, 9, generator=torch.Generator().manual_seed(0))
     targets = (rows[:, 0, 4, 4] * 3).long()
