@@ -702,6 +702,12 @@ def test_warnings_speak_of_flags(capsys: pytest.CaptureFixture[str]) -> None:
     assert few.endswith("or silence this warning with --batch-size 60 or less.")
 
 
+def test_a_remedy_in_brackets_is_a_flag_too(capsys: pytest.CaptureFixture[str]) -> None:
+    np.savez("large.npz", x=np.random.default_rng(0).random((4, 3, 65, 64)), y=[0, 1, 0, 1])
+    assert run("train", "--data", "large.npz", "--preprocess", "whiten", *QUICK) == 2
+    assert said(capsys).endswith("Make the images smaller, or leave whitening out (--preprocess none).")
+
+
 @pytest.mark.filterwarnings("default")
 def test_a_warning_is_shown_once_though_it_is_of_both_networks(capsys: pytest.CaptureFixture[str]) -> None:
     Path("mine.csv").write_text("a,kind\n" + "".join(f"{i / 10},{'high' if i > 9 else 'low'}\n" for i in range(20)))

@@ -9,8 +9,10 @@ from tikas.training.recipe import Recipe
 _NAMES = "|".join([*(field.name for field in fields(Recipe)), "seed", "members", "device"])
 _TEXT = "'[^']*'"
 _NUMBER = r"-?(?:nan|inf|\d+(?:\.\d+)?(?:e[-+]\d+)?)"
-_SET = re.compile(rf"(?<!\S)({_NAMES})=({_TEXT}|{_NUMBER}|[(\[][^)\]]*[)\]])(?![^\s.,:;]|[.,:;]\S)")
-"""A whole word, up to its full stop or comma: what is part of a path or in quotes is somebody's own name."""
+_VALUE = rf"{_TEXT}|{_NUMBER}|[(\[][^)\]]*[)\]]"
+_SET = re.compile(rf"(?:(?<!\S)|(?<=\s\())({_NAMES})=({_VALUE})(?![.,:;)]*[^\s.,:;)])")
+"""A whole word, between brackets too, up to its full stop or comma: what is part of a path or in quotes is somebody's
+own name."""
 
 
 def in_flags(said: str) -> str:
@@ -22,6 +24,8 @@ def in_flags(said: str) -> str:
     '--epochs 0: expected at least 1. Set --batch-size 60, or --preprocess standardize.'
     >>> in_flags("noise=(0.3, -1.0): expected network=['conv 32 3', 100].")
     "--noise 0.3 -1.0: expected --network 'conv 32 3' 100."
+    >>> in_flags("Leave whitening out (preprocess='none').")
+    'Leave whitening out (--preprocess none).'
     >>> in_flags("labels=100/seed=1.csv: there is no column 'epochs=3'.")
     "labels=100/seed=1.csv: there is no column 'epochs=3'."
     """
