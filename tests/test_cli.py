@@ -530,6 +530,24 @@ def test_data_that_are_not_there_are_told_what_is(
     assert said(capsys) == expected + (f" Did you mean {meant}?" if meant else "")
 
 
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("mnist.csv", "mnist or mnist.npz or mnist.tsv"),
+        ("minst.csv", "mnist or mnist.npz or mnist.tsv"),
+        ("minst", "mnist or mnist.npz or mnist.tsv"),
+        ("mnist.npy", "mnist or mnist.npz or mnist.tsv"),
+    ],
+)
+def test_near_files_do_not_hide_a_near_data_set_and_a_suffix_hides_neither(
+    given: str, meant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("mnist.tsv", "mnist.npz"):
+        Path(name).touch()
+    assert run("train", "--data", given) == 2
+    assert said(capsys).endswith(f" or of a folder of images. Did you mean {meant}?")
+
+
 def test_a_file_without_a_suffix_is_told_which_there_are(capsys: pytest.CaptureFixture[str]) -> None:
     Path("mine").write_text("a,kind\n")
     assert run("train", "--data", "mine", "--target", "kind") == 2

@@ -6,6 +6,9 @@ from typing import Literal
 
 DATA_SETS = ("digits", "mnist", "fashion-mnist", "cifar10")
 
+MOST_NAMED = 3
+"""Of what may have been meant."""
+
 Kind = Literal["data set", "table", "folder"]
 
 
@@ -41,12 +44,23 @@ def check_there_is(data: str) -> None:
     path = Path(data).expanduser()
     if data in DATA_SETS or (data and path.exists()):  # of no path at all it would be the working folder
         return
-    there = path.parent.iterdir() if path.parent.is_dir() else ()
-    names = {name: name for name in DATA_SETS} | {
-        name.lower(): str(each) for each in there for name in (each.stem, each.name)
-    }
-    near = get_close_matches(path.name.lower(), names, n=1)
+    near = _near(path)
     raise FileNotFoundError(
         f"There is no data set, file or folder {data!r}: give one of {', '.join(DATA_SETS)}, or the path of a table or "
-        f"of a folder of images." + (f" Did you mean {names[near[0]]}?" if near else "")
+        f"of a folder of images." + (f" Did you mean {' or '.join(near)}?" if near else "")
     )
+
+
+def _near(path: Path) -> list[str]:
+    """Data sets, files and folders that are called much the same, suffix or not; none hides another."""
+    called = {name: [name] for name in DATA_SETS}
+    for each in sorted(path.parent.iterdir()) if path.parent.is_dir() else ():
+        for name in {each.stem.lower(), each.name.lower()}:
+            called.setdefault(name, []).append(str(each))
+    found = [
+        each
+        for word in (path.stem.lower(), path.name.lower())
+        for name in get_close_matches(word, called, n=1)
+        for each in called[name]
+    ]
+    return list(dict.fromkeys(found))[:MOST_NAMED]
