@@ -176,6 +176,23 @@ class TestTheCommandLine:
         assert shown == pytest.approx(np.mean(errors), abs=0.01)
 
     @pytest.mark.usefixtures("one_by_one")
+    @pytest.mark.parametrize(
+        ("updates", "members", "made"),
+        [(UPDATES - 5, 1, "1 of 2"), (2 * UPDATES - 5, 2, "1 to 2 of 2"), (UPDATES + 5, 2, "2"), (1000, 1, "2")],
+        ids=["one epoch", "one member more", "one member", "all"],
+    )
+    def test_tells_how_many_epochs_were_made(self, updates, members, made, press_ctrl_c, capsys):
+        press_ctrl_c(updates)
+        main([*self.FLAGS, "--members", str(members), "--no-baseline"])
+        assert capsys.readouterr().out.splitlines()[0].strip() == f"digits, 50 labels, 16, {made} epochs"
+
+    @pytest.mark.usefixtures("one_by_one")
+    def test_tells_that_the_baseline_made_fewer_epochs(self, press_ctrl_c, capsys):
+        press_ctrl_c(2 * self.UPDATES - 5)
+        assert main(list(self.FLAGS)) == 130
+        assert "digits, 50 labels, 16, 1 to 2 of 2 epochs" in capsys.readouterr().out
+
+    @pytest.mark.usefixtures("one_by_one")
     def test_shows_the_error_of_held_out_rows_that_were_not_to_be_measured_yet(self, press_ctrl_c, capsys):
         """After seven epochs, and after the last one: the first member had that, and the second one of two."""
         an_epoch = 10

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
@@ -109,17 +109,27 @@ def interruption(histories: Sequence[History], epochs: int, members: int) -> str
     Training was interrupted after 1 to 2 of 2 epochs; 2 of 3 members are kept as they were then, without those that had
     not finished one. Fit again for a whole run, or with n_members=2 and warm_start=True to go on.
     """
-    least, most = min(map(len, histories)), max(map(len, histories))
-    finished = f"{most}" if least == most else f"{least} to {most}"
     kept, again = "the model is kept as it was then", "warm_start=True"
     if len(histories) < members:
         are = "is kept as it was" if len(histories) == 1 else "are kept as they were"
         kept = f"{len(histories)} of {members} members {are} then, without those that had not finished one"
         again = f"n_members={len(histories)} and {again}"
     return (
-        f"Training was interrupted after {finished} of {epochs} epochs; {kept}. Fit again for a whole run, or with "
-        f"{again} to go on."
+        f"Training was interrupted after {epochs_finished(histories)} of {epochs} epochs; {kept}. Fit again for a "
+        f"whole run, or with {again} to go on."
     )
+
+
+def epochs_finished(histories: Collection[History]) -> str:
+    """How many epochs these members made, in words: one number, or the least and the most.
+
+    Examples
+    --------
+    >>> epochs_finished([[{"epoch": 1}, {"epoch": 2}], [{"epoch": 1}]]), epochs_finished([[{"epoch": 1}]])
+    ('1 to 2', '1')
+    """
+    least, most = min(map(len, histories)), max(map(len, histories))
+    return f"{most}" if least == most else f"{least} to {most}"
 
 
 def joined_history(trained: Trained, earlier: Sequence[dict[str, Any]] = ()) -> History:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from rich.markup import escape
 from rich.table import Table
 
+from tikas.fitted import epochs_finished
+
 if TYPE_CHECKING:
     from tikas.experiments.run import Run
     from tikas.training.recipe import Recipe
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
 
 def outcome_table(runs: Mapping[str, Run], recipe: Recipe) -> Table:
     """Each run's error on the test rows or on hidden labels, validation error where rows were held out, and time.
+
+    The title has the epochs of the recipe, and those that were made where Ctrl-C left fewer.
 
     Examples
     --------
@@ -30,7 +34,9 @@ def outcome_table(runs: Mapping[str, Run], recipe: Recipe) -> Table:
     """
     labels = "all labels" if recipe.labels == "all" else f"{recipe.labels} labels"
     network = "-".join(map(str, recipe.network)) or "no hidden rungs"
-    title = f"{recipe.data}, {labels}, {network}, {recipe.epochs} epochs"
+    made = epochs_finished([each for outcome in runs.values() for each in outcome.trained.histories if each])
+    epochs = made if made == str(recipe.epochs) else f"{made} of {recipe.epochs}"
+    title = f"{recipe.data}, {labels}, {network}, {epochs} epochs"
     table = Table(title=escape(title), min_width=min(len(title), 80))
     validated, hidden = recipe.validation > 0, max(outcome.hidden_labels for outcome in runs.values())
     error = "error" if recipe.task == "classification" else "RMSE"
