@@ -678,6 +678,28 @@ def test_epochs_that_are_left_open_follow_from_the_rows(
         assert model.recipe_.name in printed  # by which the file is called
 
 
+class ChosenError(Exception):
+    """A recipe that was about to be trained by."""
+
+
+@pytest.mark.parametrize(("preprocess", "epochs"), [("none", 100), ("standardize", 300)])
+def test_epochs_that_are_left_open_are_those_of_the_estimators(
+    preprocess: str, epochs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def choose(_: object, __: object, recipe: Recipe | list[Recipe], *___: object, **____: object) -> None:
+        raise ChosenError(recipe if isinstance(recipe, Recipe) else recipe[0])
+
+    for door in ("tikas.estimators.base.fit", "tikas.experiments.run.fit"):
+        monkeypatch.setattr(door, choose)
+    x, y = np.resize([0.2, 0.3, 0.5], (2000, 1)), ["low", "high"] * 1000
+    pd.DataFrame({"size": x[:, 0], "kind": y}).to_csv("mine.csv", index=False)
+    with pytest.raises(ChosenError) as by_estimator:
+        tikas.LadderClassifier(preprocess=preprocess).fit(x, y)
+    with pytest.raises(ChosenError) as by_command:
+        run("train", "--data", "mine.csv", "--target", "kind", "--preprocess", preprocess)
+    assert [each.value.args[0].epochs for each in (by_estimator, by_command)] == [epochs, epochs]
+
+
 @pytest.mark.parametrize("first", ["", "low"])
 def test_a_table_without_a_target_asks_for_it_whether_its_first_row_is_labelled_or_not(
     first: str, capsys: pytest.CaptureFixture[str]

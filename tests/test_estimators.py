@@ -25,7 +25,6 @@ from tikas import LadderClassifier, LadderRegressor
 from tikas.data.preprocess import ScaleWarning
 from tikas.training.fit import TrainingDivergedError
 from tikas.training.fleet import Fleet
-from tikas.training.recipe import suitable_epochs
 
 IRIS, SPECIES = scale(load_iris().data), load_iris().target
 SEEN = np.where(np.arange(150) % 3 == 0, SPECIES, -1)
@@ -205,18 +204,21 @@ class TestConventions:
             value = float(Fraction(default)) if "/" in default else ast.literal_eval(default)
             assert LadderClassifier().get_params()[name] == value, name
 
-    def test_costs_and_epochs_follow_from_the_rows_where_they_are_left_open(self):
+    def test_costs_follow_from_the_rows_where_they_are_left_open(self):
         pixels = LadderClassifier((8,), epochs=1, random_state=0).fit(PIXELS / 16, DIGITS).recipe_
         columns = LadderClassifier((8,), epochs=1, batch_size=50, random_state=0).fit(IRIS, SEEN).recipe_
         assert pixels.costs == (1000, 10, 0.1)
         assert_allclose(columns.costs, (10, 1, 0.1), rtol=1e-2)
-        assert [suitable_epochs(rows, 100) for rows in (50, 1297, 60_000, 10**6)] == [900, 100, 25, 10]
 
-    def test_epochs_that_are_left_open_follow_from_the_batch_size_too(self, monkeypatch):
+    @pytest.mark.parametrize(("preprocess", "usual"), [("none", 100), ("standardize", 300)])
+    def test_epochs_that_are_left_open_follow_from_the_rows_as_they_are_taken_and_from_the_batch_size(
+        self, preprocess, usual, monkeypatch
+    ):
         asked = []
         monkeypatch.setattr("tikas.estimators.base.suitable_epochs", lambda *given: asked.append(given) or 2)
-        assert classifier(epochs=None, batch_size=30).fit(IRIS, SEEN).n_iter_ == 2
-        assert asked == [(150, 30)]
+        model = classifier(epochs=None, batch_size=30, preprocess=preprocess).fit(IRIS / 10, SEEN)
+        assert model.n_iter_ == 2
+        assert asked == [(150, 30, usual)]
 
     def test_a_pipeline_scales_and_a_grid_search_chooses(self):
         search = GridSearchCV(

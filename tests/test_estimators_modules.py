@@ -85,6 +85,13 @@ def test_noise_and_cost_reach_the_model():
     assert classifier(nn.Linear(64, 10), epochs=1).fit(ROWS, SEEN).ladder_.rung.cost == 1.0
 
 
+def test_open_epochs_are_the_usual_ones_whatever_the_scale_of_its_rows(monkeypatch):
+    asked = []
+    monkeypatch.setattr("tikas.estimators.base.suitable_epochs", lambda *given: asked.append(given) or 1)
+    classifier(nn.Linear(64, 10), epochs=None, preprocess="standardize").fit(ROWS, SEEN)
+    assert asked == [(400, 100, 100)]
+
+
 def test_a_state_is_as_random_as_it_says_dropout_included():
     model = classifier(convolutional(), n_members=2).fit(IMAGES, SEEN)
     again = clone(model).fit(IMAGES, SEEN)

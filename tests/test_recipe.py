@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tikas import Conv, Dense, GlobalMeanPool, MaxPool
-from tikas.training.recipe import DIGITS, Recipe, suitable_costs, suitable_epochs
+from tikas.training.recipe import DIGITS, Recipe, suitable_costs, suitable_epochs, usual_epochs
 
 # Every field, each with a value that is not its default.
 OTHER = {
@@ -449,3 +449,11 @@ def test_suitable_epochs_make_900_updates_at_the_least():
     for rows in range(100, 900):
         assert suitable_epochs(rows, 100) * (rows // 100) >= 900
     assert [suitable_epochs(rows, 100, usual=300) for rows in (90, 300, 5000, 60_000)] == [900, 300, 300, 25]
+    assert [suitable_epochs(rows, 100) for rows in (50, 1297, 60_000, 10**6)] == [900, 100, 25, 10]
+
+
+@pytest.mark.parametrize(("deviation", "epochs"), [(0.1, 100), (0.3, 100), (0.4, 300), (1, 300), (10, 300)])
+def test_columns_that_vary_more_than_pixels_take_more_epochs_and_images_do_not(deviation, epochs):
+    rows = np.array([[-deviation], [deviation]])
+    assert usual_epochs(rows) == epochs
+    assert usual_epochs(rows.reshape(-1, 1, 1, 1)) == 100

@@ -16,7 +16,7 @@ from tyro.conf import OmitArgPrefixes, Suppress, arg
 from tikas.commands.flags import FAILED, INTERRUPTED, Column, Columns, Device, Flag, OptionalFile, OptionalFolder
 from tikas.commands.outputs import complain, make_folder_of, refuse_to_replace
 from tikas.data.kinds import kind_of
-from tikas.training.recipe import Recipe, suitable_epochs
+from tikas.training.recipe import Recipe, suitable_epochs, usual_epochs
 
 if TYPE_CHECKING:
     from tikas.experiments.rows import Rows
@@ -54,7 +54,8 @@ class Train:
 
     recipe: OmitArgPrefixes[Recipe] = field(default_factory=Recipe)
     """What is learned, and how. The defaults depend on the data and the network: name them to see their own. The epochs
-    of a table or folder are more if its rows are few, and fewer if they are many."""
+    of a table or folder follow from its rows: 300, of pixels 100, or more if they are few, and fewer if they are
+    many."""
     seed: int = 0
     """Decides on labels, first weights, order and noise."""
     members: int = 1
@@ -108,7 +109,8 @@ def train(command: Train) -> int:
     device = str(suitable_device(command.device))
     rows = rows_for(recipe, command.data_dir, device, command.target, command.ignore)
     if command.epochs_left_open:
-        epochs = suitable_epochs(len(rows.train_x) - recipe.validation, recipe.batch_size, recipe.epochs)
+        trained = len(rows.train_x) - recipe.validation
+        epochs = suitable_epochs(trained, recipe.batch_size, usual_epochs(rows.train_x))
         recipe = replace(recipe, epochs=epochs)
         command = replace(command, recipe=recipe)
     output = command.output or default_output(command)

@@ -34,7 +34,15 @@ from tikas.training.devices import suitable_device, without_autocast, without_de
 from tikas.training.fit import History, fit
 from tikas.training.networks import in_one_form, rungs_of, takes_maps
 from tikas.training.progress import progress_bar
-from tikas.training.recipe import DIGITS, Recipe, costs_for, suitable_costs, suitable_costs_on_maps, suitable_epochs
+from tikas.training.recipe import (
+    DIGITS,
+    Recipe,
+    costs_for,
+    suitable_costs,
+    suitable_costs_on_maps,
+    suitable_epochs,
+    usual_epochs,
+)
 
 TINY = float(np.finfo(np.float32).tiny)
 
@@ -88,7 +96,8 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TakesRo
                 else costs_for(1 + len(rungs_of(network, 1)), suitable_costs(rows))
             )
         if self.epochs is None:
-            chosen["epochs"] = suitable_epochs(len(rows), Recipe(batch_size=self.batch_size).batch_size)
+            usual = DIGITS.epochs if isinstance(self.network, nn.Module) else usual_epochs(rows)
+            chosen["epochs"] = suitable_epochs(len(rows), Recipe(batch_size=self.batch_size).batch_size, usual)
         return Recipe(**{**chosen, "data": "array", "labels": "all", "task": self.task})
 
     def _counted(
