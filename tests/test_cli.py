@@ -16,7 +16,9 @@ from torch import Tensor
 import tikas
 from pictures import save_digits
 from tikas.cli import _parse, main
+from tikas.commands.presets import preset_for
 from tikas.commands.train import Train, default_output
+from tikas.data.kinds import DATA_SETS
 from tikas.data.sources import load
 from tikas.data.splits import split
 from tikas.data.streams import Batch
@@ -71,6 +73,16 @@ def test_every_field_of_the_recipe_is_a_flag(capsys: pytest.CaptureFixture[str])
     for field in tikas.training.recipe.Recipe.__dataclass_fields__:
         assert f"--{field.replace('_', '-')}" in printed
     assert "tikas train --data mnist --labels 100" in printed
+
+
+def test_help_tells_the_epochs_of_every_data_set(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("train", "--help") == 0
+    printed = " ".join(capsys.readouterr().out.replace("│", "").split())
+    usual, digits, cifar = re.search(
+        r"the data set's own: (\d+), of digits (\d+) and of cifar10 (\d+)\.", printed
+    ).groups()
+    own = {data: preset_for(["train", "--data", data]).epochs for data in DATA_SETS}
+    assert own == {"digits": int(digits), "cifar10": int(cifar), "mnist": int(usual), "fashion-mnist": int(usual)}
 
 
 def test_flags_reach_the_recipe_of_the_saved_model() -> None:
@@ -468,10 +480,10 @@ def test_defaults_follow_from_the_data_and_the_network() -> None:
     [
         (["trian"], "trian"),
         (["train", "--nois", "3"], "--nois"),
-        (["train", "--epoch", "3"], "Perhaps you meant --epochs INT"),
+        (["train", "--epoch", "3"], "Perhaps you meant --epochs N"),
         (["train", "mine.csv"], "Unrecognized options: mine.csv. Put its flag before it, such as --data or --output."),
         (["train", "--epochs", "0"], "--epochs 0: expected at least 1"),
-        (["train", "--epochs", "many"], "Expected --epochs INT"),
+        (["train", "--epochs", "many"], "Expected --epochs N"),
         (["train", "--members", "0"], "--members 0: expected"),
         (["train", "--task", "regression"], "learns a column of numbers, and digits has classes. Give a table"),
         (["train", "--output", "empty"], "empty is a folder"),

@@ -12,8 +12,13 @@ pty = pytest.importorskip("pty", reason="terminals are of Unix")
 @pytest.mark.parametrize(
     ("arguments", "substance"),
     [
-        (["train", "--epochs", "many"], "invalid literal"),
-        (["train", "--epoch", "3"], "Perhaps you meant --epochs INT"),
+        (["train", "--labels", "many"], "Expected --labels INT|{all}"),
+        (["train", "--members", "many"], "invalid literal"),
+        (
+            ["train", "--epochs", "many"],
+            "Error parsing --epochs: 'many' is no whole number. Expected --epochs N.",
+        ),
+        (["train", "--epoch", "3"], "Perhaps you meant --epochs N"),
         (["predict"], "Missing"),
         (["train", "--epochs"], "tikas: Missing value for argument '--epochs'. Expected 1 values. (tikas train --help"),
         (["predict", "--model", "m"], "tikas: Missing value for argument 'model'."),

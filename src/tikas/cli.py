@@ -18,7 +18,7 @@ from tikas.commands.bench import Bench, bench
 from tikas.commands.flags import FAILED, INTERRUPTED, USAGE
 from tikas.commands.outputs import complain
 from tikas.commands.predict import Predict, predict
-from tikas.commands.presets import leaves_epochs_open, preset_for
+from tikas.commands.presets import preset_for
 from tikas.commands.reproduce import Reproduce, reproduce
 from tikas.commands.train import Train, train
 from tikas.usage import one_line_of
@@ -81,9 +81,8 @@ def _carry_out(command: Command) -> int:
 
 def _parse(arguments: list[str]) -> Command:
     """The command that the arguments describe; defaults of the recipe follow from its data and its network."""
-    default = Train(preset_for(arguments), epochs_left_open=leaves_epochs_open(arguments))
     commands = (
-        Annotated[Train, subcommand("train", default=default)]
+        Annotated[Train, subcommand("train", default=Train(preset_for(arguments)))]
         | Annotated[Predict, subcommand("predict")]
         | Annotated[Reproduce, subcommand("reproduce")]
         | Annotated[Bench, subcommand("bench")]

@@ -38,7 +38,7 @@ def preset_for(arguments: Sequence[str]) -> Recipe:
     >>> preset_for(["train", "--network"]).costs  # the input and the top
     (1000.0, 0.1)
     """
-    data = _data_of(arguments)
+    data = (_values_of("--data", arguments) or ["digits"])[0]
     preset = replace(OF_DATA_SETS.get(data, OF_KINDS[kind_of(data)]), data=data)
     if _values_of("--task", arguments) == ["regression"]:
         preset = replace(preset, costs=COSTS_OF_VALUES)
@@ -55,21 +55,6 @@ def preset_for(arguments: Sequence[str]) -> Recipe:
     if chosen.is_module:
         preset = replace(preset, activation=Recipe.activation)  # it has its own
     return replace(preset, network=chosen.network, costs=costs_for(chosen.levels, costs))
-
-
-def leaves_epochs_open(arguments: Sequence[str]) -> bool:
-    """Whether epochs are to follow from the rows: those of data sets have their own, measured number.
-
-    Examples
-    --------
-    >>> [leaves_epochs_open(["train", "--data", *words]) for words in (["my.csv"], ["my.csv", "--epochs=9"], ["mnist"])]
-    [True, False, False]
-    """
-    return kind_of(_data_of(arguments)) != "data set" and _values_of("--epochs", arguments) is None
-
-
-def _data_of(arguments: Sequence[str]) -> str:
-    return (_values_of("--data", arguments) or ["digits"])[0]
 
 
 def _values_of(flag: str, arguments: Sequence[str]) -> list[str] | None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, arg
 
-from tikas.commands.flags import FAILED, INTERRUPTED, Device, Flag, Number, OptionalFile, OptionalFolder
+from tikas.commands.flags import FAILED, INTERRUPTED, Device, Flag, Number, OptionalFile, OptionalFolder, check_counts
 from tikas.commands.outputs import complain, make_folder_of
 
 if TYPE_CHECKING:
@@ -62,10 +62,7 @@ class Reproduce:
     def __post_init__(self) -> None:
         if not (self.names or self.list or self.render):
             raise ValueError("Say what to reproduce, such as table1/full/100 or all; --list shows every name.")
-        for name in ("seeds", "epochs", "most"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name}={value}: expected at least 1.")
+        check_counts(self, "seeds", "epochs", "most")
 
     @property
     def records(self) -> Path:
