@@ -25,7 +25,7 @@ from tikas.data.streams import Batch
 from tikas.experiments.tasks import CELLS
 from tikas.training.fit import TrainingDivergedError
 from tikas.training.fleet import Fleet
-from tikas.training.recipe import Recipe
+from tikas.training.recipe import Recipe, costs_that_suit
 
 QUICK = ["--network", "16", "--epochs", "2", "--quiet"]
 
@@ -83,6 +83,25 @@ def test_help_tells_the_epochs_of_every_data_set(capsys: pytest.CaptureFixture[s
     ).groups()
     own = {data: preset_for(["train", "--data", data]).epochs for data in DATA_SETS}
     assert own == {"digits": int(digits), "cifar10": int(cifar), "mnist": int(usual), "fashion-mnist": int(usual)}
+
+
+def test_help_tells_the_costs_that_are_taken_where_they_are_left_open(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("train", "--help") == 0
+    printed = " ".join(capsys.readouterr().out.replace("│", "").split())
+    pixels, columns, maps, large, fc, values = re.search(
+        r"Without it, (.*?); (.*?) for standardised columns .*? pooling (.*?), but (.*?) for conv_large and (.*?) for "
+        r"conv_fc; for a regression (.*?)\. ",
+        printed,
+    ).groups()
+    networks = {"conv_small": maps, "conv_large": large, "conv_fc": fc}
+    told = {(name,): tuple(map(float, costs.split())) for name, costs in networks.items()}
+    assert told == {network: costs_that_suit(network, np.zeros((2, 3, 32, 32))) for network in told}
+    rows = np.array([[-0.1], [0.1]])
+    assert [tuple(map(float, each.split())) for each in (pixels, columns, values)] == [
+        costs_that_suit((8,), rows),
+        costs_that_suit((8,), 10 * rows),
+        tikas.LadderRegressor().costs,
+    ]
 
 
 def test_flags_reach_the_recipe_of_the_saved_model() -> None:
@@ -694,22 +713,32 @@ class ChosenError(Exception):
     """A recipe that was about to be trained by."""
 
 
-@pytest.mark.parametrize(("preprocess", "epochs"), [("none", 100), ("standardize", 300)])
-def test_epochs_that_are_left_open_are_those_of_the_estimators(
-    preprocess: str, epochs: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("preprocess", "task", "costs", "epochs"),
+    [
+        ("none", "classification", (1000, 10, 0.1), 100),
+        ("standardize", "classification", (10, 1, 0.1), 300),
+        ("standardize", "regression", (1, 0.1), 300),
+    ],
+)
+def test_costs_and_epochs_that_are_left_open_are_those_of_the_estimators(
+    preprocess: str, task: str, costs: tuple[float, ...], epochs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def choose(_: object, __: object, recipe: Recipe | list[Recipe], *___: object, **____: object) -> None:
         raise ChosenError(recipe if isinstance(recipe, Recipe) else recipe[0])
 
     for door in ("tikas.estimators.base.fit", "tikas.experiments.run.fit"):
         monkeypatch.setattr(door, choose)
-    x, y = np.resize([0.2, 0.3, 0.5], (2000, 1)), ["low", "high"] * 1000
+    x, y = np.resize([0.2, 0.3, 0.5], (2000, 1)), [3, 7] * 1000
     pd.DataFrame({"size": x[:, 0], "kind": y}).to_csv("mine.csv", index=False)
     with pytest.raises(ChosenError) as by_estimator:
-        tikas.LadderClassifier(preprocess=preprocess).fit(x, y)
+        {"classification": tikas.LadderClassifier, "regression": tikas.LadderRegressor}[task](
+            preprocess=preprocess
+        ).fit(x, y)
     with pytest.raises(ChosenError) as by_command:
-        run("train", "--data", "mine.csv", "--target", "kind", "--preprocess", preprocess)
-    assert [each.value.args[0].epochs for each in (by_estimator, by_command)] == [epochs, epochs]
+        run("train", "--data", "mine.csv", "--target", "kind", "--preprocess", preprocess, "--task", task)
+    chosen = [error.value.args[0] for error in (by_estimator, by_command)]
+    assert [(recipe.costs, recipe.epochs) for recipe in chosen] == [(costs, epochs)] * 2
 
 
 @pytest.mark.parametrize("first", ["", "low"])

@@ -14,10 +14,8 @@ pty = pytest.importorskip("pty", reason="terminals are of Unix")
     [
         (["train", "--labels", "many"], "Expected --labels INT|{all}"),
         (["train", "--members", "many"], "invalid literal"),
-        (
-            ["train", "--epochs", "many"],
-            "Error parsing --epochs: 'many' is no whole number. Expected --epochs N.",
-        ),
+        (["train", "--epochs", "many"], "--epochs: 'many': expected a whole number. Expected --epochs N."),
+        (["train", "--costs", "1", "few"], "--costs: '1', 'few': expected numbers. Expected --costs X…."),
         (["train", "--epoch", "3"], "Perhaps you meant --epochs N"),
         (["predict"], "Missing"),
         (["train", "--epochs"], "tikas: Missing value for argument '--epochs'. Expected 1 values. (tikas train --help"),

@@ -7,8 +7,8 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _OURS = re.compile(r"^Error parsing (?:__tyro-dummy-inner__\.recipe|[A-Z]\w*): ")
 """What the parser puts before an error that a command, or its recipe, raised: the name of our class."""
 
-_NO_NUMBER = re.compile(r"no type matching \{None\}\|INT could be instantiated from \['(.*)'\]")
-"""What the parser says of a number that may be left out, and that none was given for."""
+_NO_NUMBER = re.compile(r"no type matching \{None\}\|\S*(INT|FLOAT)\b.* could be instantiated from \[(.*)\]")
+"""What the parser says where a flag that may be left out was given no number, or not only numbers."""
 
 _WORDS_ALONE = re.compile(r"Unrecognized options:(?: (?!-)\S+)+")
 """None of them a flag."""
@@ -42,7 +42,7 @@ def one_line_of(box: str, help_command: str) -> str:
         said = f"{first[0].strip()} {missing}"
     else:
         said = " ".join(line.strip() for line in takewhile(lambda line: "Got errors:" not in line, first))
-    said = _NO_NUMBER.sub(r"'\1' is no whole number", _OURS.sub("", said)).rstrip(".")
+    said = _NO_NUMBER.sub(_expecting_numbers, _OURS.sub("", said)).rstrip(".")
     if help_command.startswith("tikas train ") and _WORDS_ALONE.fullmatch(said):
         said += ". Put its flag before it, such as --data or --output"
     for title, *rest in others:
@@ -52,6 +52,10 @@ def one_line_of(box: str, help_command: str) -> str:
         elif title.strip().startswith("Available"):
             said += f". {title.strip()}"
     return f"{said}. ({help_command} shows what there is)"
+
+
+def _expecting_numbers(found: re.Match[str]) -> str:
+    return f"{found[2]}: expected {'a whole number' if found[1] == 'INT' else 'numbers'}"
 
 
 def _indent(line: str) -> int:

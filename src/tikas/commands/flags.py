@@ -14,6 +14,7 @@ Column = Annotated[str | None, arg(metavar="COLUMN", help_behavior_hint="")]
 Columns = Annotated[tuple[str, ...], arg(metavar="COLUMN…", help_behavior_hint="")]
 Device = Annotated[str | None, arg(metavar="cpu|cuda", help_behavior_hint="")]
 Number = Annotated[int | None, arg(metavar="N", help_behavior_hint="")]
+Numbers = Annotated[tuple[float, ...] | None, arg(metavar="X…", help_behavior_hint="")]
 OptionalFile = Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")]
 OptionalFolder = Annotated[Path | None, arg(metavar="FOLDER", help_behavior_hint="")]
 

@@ -21,7 +21,7 @@ CIFAR10 = Recipe(
 OF_DATA_SETS = {"digits": DIGITS, "cifar10": CIFAR10}
 OF_KINDS: dict[Kind, Recipe] = {
     "data set": Recipe(),
-    "table": replace(DIGITS, labels="all", preprocess="standardize", costs=(10.0, 1.0, 0.1)),
+    "table": replace(DIGITS, labels="all", preprocess="standardize"),
     "folder": replace(DIGITS, labels="all"),
 }
 

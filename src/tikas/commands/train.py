@@ -21,13 +21,14 @@ from tikas.commands.flags import (
     Device,
     Flag,
     Number,
+    Numbers,
     OptionalFile,
     OptionalFolder,
     check_counts,
 )
 from tikas.commands.outputs import complain, make_folder_of, refuse_to_replace
 from tikas.data.kinds import kind_of
-from tikas.training.recipe import Recipe, suitable_epochs, usual_epochs
+from tikas.training.recipe import Recipe, costs_that_suit, suitable_epochs, usual_epochs
 
 if TYPE_CHECKING:
     from tikas.experiments.rows import Rows
@@ -43,8 +44,9 @@ MOST_CHARACTERS = 40
 
 @dataclass(frozen=True)
 class _Flags(Recipe):
-    """A recipe as flags, but for its epochs: `Train` asks for these, and knows whether they were left open."""
+    """A recipe as flags, but for costs and epochs: `Train` asks for these, and knows whether they were left open."""
 
+    costs: Suppress[tuple[float, ...]] = Recipe.costs
     epochs: Suppress[int] = Recipe.epochs
 
 
@@ -72,6 +74,11 @@ class Train:
 
     recipe: Annotated[OmitArgPrefixes[Recipe], arg(constructor=_Flags)] = field(default_factory=Recipe)
     """What is learned, and how. The defaults depend on the data and the network: name them to see their own."""
+    costs: Numbers = None
+    """Weights of the denoising costs, the input's first; the last one given holds for the rungs above it. One alone is
+    the top's (the Γ-model); 0 leaves the supervised network. Without it, 1000 10 0.1; 10 1 0.1 for standardised columns
+    of a table or folder; for networks that begin with a convolution or pooling 1, but 4 for conv_large and 1000 10 0.1
+    for conv_fc; for a regression 1 0.1."""
     epochs: Number = None
     """Passes over the unlabelled rows. Without it, the data set's own: 150, of digits 100 and of cifar10 70. Those of a
     table or folder are 300, of pixels 100, or more if its rows are few, and fewer if they are many."""
@@ -96,7 +103,8 @@ class Train:
 
     def __post_init__(self) -> None:
         check_counts(self, "members")
-        given = {} if self.epochs is None else {"epochs": self.epochs}
+        asked = {"costs": self.costs, "epochs": self.epochs}
+        given = {name: value for name, value in asked.items() if value is not None}
         object.__setattr__(self, "recipe", Recipe(**{**vars(self.recipe), **given}))
 
 
@@ -167,10 +175,14 @@ def train(command: Train) -> int:
 def _completed(command: Train, rows: Rows) -> Recipe:
     """The recipe with what was left open as it suits one's own rows; a data set has what suits it."""
     recipe = command.recipe
-    if command.epochs is not None or kind_of(recipe.data) == "data set":
+    if kind_of(recipe.data) == "data set":
         return recipe
-    trained = len(rows.train_x) - recipe.validation
-    return replace(recipe, epochs=suitable_epochs(trained, recipe.batch_size, usual_epochs(rows.train_x)))
+    if command.costs is None and recipe.task == "classification":
+        recipe = replace(recipe, costs=costs_that_suit(recipe.network, rows.train_x))
+    if command.epochs is None:
+        trained = len(rows.train_x) - recipe.validation
+        recipe = replace(recipe, epochs=suitable_epochs(trained, recipe.batch_size, usual_epochs(rows.train_x)))
+    return recipe
 
 
 def _way_to_measure(rows: Rows) -> str:

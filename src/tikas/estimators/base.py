@@ -32,17 +32,9 @@ from tikas.saving import write_model
 from tikas.training.building import build_ladder
 from tikas.training.devices import suitable_device, without_autocast, without_default_device
 from tikas.training.fit import History, fit
-from tikas.training.networks import in_one_form, rungs_of, takes_maps
+from tikas.training.networks import in_one_form, rungs_of
 from tikas.training.progress import progress_bar
-from tikas.training.recipe import (
-    DIGITS,
-    Recipe,
-    costs_for,
-    suitable_costs,
-    suitable_costs_on_maps,
-    suitable_epochs,
-    usual_epochs,
-)
+from tikas.training.recipe import DIGITS, Recipe, costs_that_suit, suitable_epochs, usual_epochs
 
 TINY = float(np.finfo(np.float32).tiny)
 
@@ -89,12 +81,7 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TakesRo
         if isinstance(self.network, nn.Module):
             chosen |= settings_around_module(chosen, self.task)
         elif self.costs is None:
-            network = in_one_form(chosen["network"])
-            chosen["costs"] = (
-                suitable_costs_on_maps(network)
-                if takes_maps(network)
-                else costs_for(1 + len(rungs_of(network, 1)), suitable_costs(rows))
-            )
+            chosen["costs"] = costs_that_suit(in_one_form(chosen["network"]), rows)
         if self.epochs is None:
             usual = DIGITS.epochs if isinstance(self.network, nn.Module) else usual_epochs(rows)
             chosen["epochs"] = suitable_epochs(len(rows), Recipe(batch_size=self.batch_size).batch_size, usual)

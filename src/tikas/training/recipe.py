@@ -324,6 +324,20 @@ def suitable_costs(rows: "NDArray[Any]") -> tuple[float, ...]:
     return bottom, max(1.0, bottom / 100), 0.1
 
 
+def costs_that_suit(network: Network, rows: "NDArray[Any]") -> tuple[float, ...]:
+    """Costs of a classifier that every door takes where they are left open: by the network's kind, or the rows' scale.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> costs_that_suit((), np.array([[0.0], [0.2]])), costs_that_suit(("conv_small",), np.zeros((2, 1, 28, 28)))
+    ((1000.0, 0.1), (1.0,))
+    """
+    if takes_maps(network):
+        return suitable_costs_on_maps(network)
+    return costs_for(1 + len(rungs_of(network, 1)), suitable_costs(rows))
+
+
 def _variance(rows: "NDArray[Any]") -> float:
     """Of a column, in the mean over the columns."""
     return float(rows.var(0, dtype=float).mean())
