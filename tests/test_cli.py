@@ -25,7 +25,8 @@ from tikas.data.streams import Batch
 from tikas.experiments.tasks import CELLS
 from tikas.training.fit import TrainingDivergedError
 from tikas.training.fleet import Fleet
-from tikas.training.recipe import Recipe, costs_that_suit
+from tikas.training.recipe import Recipe
+from tikas.training.suitable import costs_that_suit
 
 QUICK = ["--network", "16", "--epochs", "2", "--quiet"]
 

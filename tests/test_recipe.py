@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tikas import Conv, Dense, GlobalMeanPool, MaxPool
-from tikas.training.recipe import DIGITS, Recipe, suitable_costs, suitable_epochs, usual_epochs
+from tikas.training.recipe import DIGITS, Recipe
 
 # Every field, each with a value that is not its default.
 OTHER = {
@@ -435,25 +435,3 @@ def test_all_or_none_of_the_updates_can_anneal(annealed, last):
     recipe = Recipe(annealed=annealed)
     assert recipe.rate(0, 60) == 0.002
     assert recipe.rate(59, 60) == pytest.approx(last)
-
-
-@pytest.mark.parametrize(
-    ("half_a_width", "costs"),
-    [(0.3, (1000, 10, 0.1)), (0.4, (391, 3.91, 0.1)), (1, (10, 1, 0.1)), (10, (0.1, 1, 0.1))],
-)
-def test_suitable_costs_fall_with_the_variance_of_the_columns_and_not_to_nothing(half_a_width, costs):
-    assert suitable_costs(np.array([[-half_a_width, 50.0], [half_a_width, 50.0 + 2 * half_a_width]])) == costs
-
-
-def test_suitable_epochs_make_900_updates_at_the_least():
-    for rows in range(100, 900):
-        assert suitable_epochs(rows, 100) * (rows // 100) >= 900
-    assert [suitable_epochs(rows, 100, usual=300) for rows in (90, 300, 5000, 60_000)] == [900, 300, 300, 25]
-    assert [suitable_epochs(rows, 100) for rows in (50, 1297, 60_000, 10**6)] == [900, 100, 25, 10]
-
-
-@pytest.mark.parametrize(("deviation", "epochs"), [(0.1, 100), (0.3, 100), (0.4, 300), (1, 300), (10, 300)])
-def test_columns_that_vary_more_than_pixels_take_more_epochs_and_images_do_not(deviation, epochs):
-    rows = np.array([[-deviation], [deviation]])
-    assert usual_epochs(rows) == epochs
-    assert usual_epochs(rows.reshape(-1, 1, 1, 1)) == 100

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tikas.data.kinds import Kind, kind_of
-from tikas.training.recipe import COSTS_OF_VALUES, DIGITS, Recipe, costs_for, suitable_costs_on_maps
+from tikas.training.recipe import DIGITS, Recipe
+from tikas.training.suitable import COSTS_OF_VALUES, costs_for, suitable_costs_on_maps
 
 CIFAR10 = Recipe(
     data="cifar10",

@@ -28,7 +28,8 @@ from tikas.commands.flags import (
 )
 from tikas.commands.outputs import complain, make_folder_of, refuse_to_replace
 from tikas.data.kinds import kind_of
-from tikas.training.recipe import Recipe, costs_that_suit, suitable_epochs, usual_epochs
+from tikas.training.recipe import Recipe
+from tikas.training.suitable import costs_that_suit, suitable_epochs, usual_epochs
 
 if TYPE_CHECKING:
     from tikas.experiments.rows import Rows

@@ -34,7 +34,8 @@ from tikas.training.devices import suitable_device, without_autocast, without_de
 from tikas.training.fit import History, fit
 from tikas.training.networks import in_one_form, rungs_of
 from tikas.training.progress import progress_bar
-from tikas.training.recipe import DIGITS, Recipe, costs_that_suit, suitable_epochs, usual_epochs
+from tikas.training.recipe import DIGITS, Recipe
+from tikas.training.suitable import costs_that_suit, suitable_epochs, usual_epochs
 
 TINY = float(np.finfo(np.float32).tiny)
 

@@ -18,7 +18,7 @@ from tikas.estimators.base import LadderEstimator
 from tikas.estimators.inputs import Array
 from tikas.fitted import Fitted
 from tikas.training.devices import without_autocast, without_default_device
-from tikas.training.recipe import COSTS_OF_VALUES
+from tikas.training.suitable import COSTS_OF_VALUES
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

@@ -4,16 +4,13 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from hashlib import sha256
-from math import ceil, isfinite
+from math import isfinite
 from operator import index
-from typing import TYPE_CHECKING, Any, Literal, Self, get_args
+from typing import Any, Literal, Self, get_args
 
 from tikas.model.names import ActivationName, DenoiserName, Task
 from tikas.model.specs import RungSpec
 from tikas.training.networks import Network, in_one_form, is_module, rungs_of, takes_maps
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 Calibration = Literal["all", "labeled"]
 Preprocess = Literal["none", "standardize", "whiten"]
@@ -277,104 +274,3 @@ DIGITS = Recipe(
     labeled_batch_size=50,
 )
 """For the 8×8 digits that ship with scikit-learn, and what other rows of one's own start from."""
-
-
-COSTS_ON_MAPS: dict[int | str, tuple[float, ...]] = {
-    "conv_fc": (1000.0, 10.0, 0.1),
-    "conv_small": (1.0,),
-    "conv_large": (4.0,),
-}
-"""The paper's costs for its convolutional networks."""
-
-COSTS_OF_VALUES = (1.0, 0.1)
-"""Costs for a regression, of every door."""
-
-VARIANCE_OF_PIXELS = 0.1
-"""More than columns of pixels in [0, 1] have in the mean."""
-
-EPOCHS_OF_COLUMNS = 300
-"""For columns that vary more than those."""
-
-
-def costs_for(levels: int, costs: tuple[float, ...]) -> tuple[float, ...]:
-    """Costs of a larger ladder for one of so many levels: the top keeps its own.
-
-    Examples
-    --------
-    >>> costs_for(2, (1000.0, 10.0, 0.1)), costs_for(7, (1000.0, 10.0, 0.1))
-    ((1000.0, 0.1), (1000.0, 10.0, 0.1))
-    """
-    return costs if len(costs) <= levels else (*costs[: levels - 1], costs[-1])
-
-
-def suitable_costs(rows: "NDArray[Any]") -> tuple[float, ...]:
-    """Costs for rows of this scale: the paper's where columns vary as pixels in [0, 1] do, smaller ones beyond.
-
-    A reconstruction's squared error grows with the variance of the columns, and so does the noise that can be taken out
-    of them; on standardised columns the input's cost is 10.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> suitable_costs(np.array([[0.0], [0.2]])), suitable_costs(np.array([[-1.0], [1.0]]))
-    ((1000.0, 10.0, 0.1), (10.0, 1.0, 0.1))
-    """
-    variance = _variance(rows)
-    bottom = 1000.0 if variance <= VARIANCE_OF_PIXELS else max(0.1, float(f"{10 / variance**2:.3g}"))
-    return bottom, max(1.0, bottom / 100), 0.1
-
-
-def costs_that_suit(network: Network, rows: "NDArray[Any]") -> tuple[float, ...]:
-    """Costs of a classifier that every door takes where they are left open: by the network's kind, or the rows' scale.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> costs_that_suit((), np.array([[0.0], [0.2]])), costs_that_suit(("conv_small",), np.zeros((2, 1, 28, 28)))
-    ((1000.0, 0.1), (1.0,))
-    """
-    if takes_maps(network):
-        return suitable_costs_on_maps(network)
-    return costs_for(1 + len(rungs_of(network, 1)), suitable_costs(rows))
-
-
-def _variance(rows: "NDArray[Any]") -> float:
-    """Of a column, in the mean over the columns."""
-    return float(rows.var(0, dtype=float).mean())
-
-
-def suitable_costs_on_maps(network: Network) -> tuple[float, ...]:
-    """Costs for a network that takes images: the paper's if it is one of the paper's, else the Γ-model's, 1.
-
-    Examples
-    --------
-    >>> suitable_costs_on_maps(("conv_large",)), suitable_costs_on_maps(("conv 32 3", "max 2"))
-    ((4.0,), (1.0,))
-    """
-    return COSTS_ON_MAPS.get(network[0], (1.0,))
-
-
-def usual_epochs(rows: "NDArray[Any]") -> int:
-    """Epochs for rows of this scale: 100 for images and columns that vary as pixels in [0, 1] do, 300 beyond.
-
-    Standardised columns gain more by it.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> usual_epochs(np.array([[0.0], [0.2]])), usual_epochs(np.array([[-1.0], [1.0]]))
-    (100, 300)
-    """
-    return EPOCHS_OF_COLUMNS if rows.ndim == 2 and _variance(rows) > VARIANCE_OF_PIXELS else DIGITS.epochs
-
-
-def suitable_epochs(rows: int, batch_size: int, usual: int = DIGITS.epochs) -> int:
-    """The usual ones, or as many as make 900 updates if these do not, but no more than make 15,000.
-
-    Examples
-    --------
-    >>> [suitable_epochs(rows, batch_size=100) for rows in (150, 1297, 60_000)]
-    [900, 100, 25]
-    """
-    updates = max(1, rows // batch_size)
-    return max(min(usual, 15_000 // updates), 10, ceil(900 / updates))
