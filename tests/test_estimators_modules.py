@@ -15,10 +15,11 @@ from torch import nn
 from tikas import Dense, Ladder, LadderClassifier, LadderRegressor, gamma
 from tikas.data.splits import Split
 from tikas.data.streams import Examples
-from tikas.estimators.members import build_around, own_randomness
+from tikas.estimators.members import build_around
 from tikas.model.gamma import Gamma
 from tikas.training import evaluation
 from tikas.training.fit import fit
+from tikas.training.randomness import own_randomness
 from tikas.training.recipe import Recipe
 
 DIGITS = load_digits()
@@ -100,10 +101,19 @@ def test_a_state_is_as_random_as_it_says_dropout_included():
     assert torch.equal(second.ladder_.network[0].weight, model.ladders_[1].network[0].weight)
 
 
+class AlwaysDrawing(nn.Linear):
+    """It drops values in eval mode, too."""
+
+    def forward(self, x):
+        return super().forward(nn.functional.dropout(x, 0.2, training=True))
+
+
 def test_the_global_generator_is_left_as_it_was():
-    network = convolutional()
+    network, one_that_draws = convolutional(), AlwaysDrawing(64, 10)
     state = torch.get_rng_state()
     classifier(network, epochs=1).fit(IMAGES, SEEN)
+    assert torch.equal(state, torch.get_rng_state())
+    build_around(one_that_draws, ROWS)(Recipe(network=(), costs=1.0), (64,), 10, 0)
     assert torch.equal(state, torch.get_rng_state())
 
 

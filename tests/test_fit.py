@@ -199,6 +199,39 @@ def test_training_leaves_the_global_generator_and_the_examples_alone():
     assert torch.equal(examples.targets, blobs().targets)
 
 
+IMAGES = Examples(torch.rand(12, 1, 12, 12, generator=torch.Generator().manual_seed(0)), torch.arange(12) % 3, 3)
+ON_IMAGES = Recipe(data="array", network="conv_pool_cnn_c", costs=1.0, batch_size=6, labeled_batch_size=6, epochs=1)
+
+
+def train_on_images(seed: int) -> Ladder:
+    return fit(IMAGES, [split(CLASSES[:12], 6)], ON_IMAGES, [seed], device="cpu").ladders[0]
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda: build_ladder(ON_IMAGES, (1, 12, 12), 3, seed=0),
+        lambda: train_on_images(seed=0),
+        lambda: train(replace(RECIPE, costs=1.0), build=build_module),
+    ],
+    ids=["building a module by its name", "training it", "training one of somebody else's that seeds and draws"],
+)
+def test_the_global_generator_is_left_alone_by(work):
+    torch.manual_seed(5)
+    state = torch.get_rng_state()
+    work()
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_weights_and_dropout_of_a_module_follow_from_the_seed_alone():
+    states = []
+    for seed in (0, 0, 1):
+        torch.rand(7)  # the generator is elsewhere each time
+        states.append(train_on_images(seed).state_dict())
+    assert all(torch.equal(tensor, states[1][name]) for name, tensor in states[0].items())
+    assert not torch.equal(states[0]["network.1.weight"], states[2]["network.1.weight"])
+
+
 # History.
 
 

@@ -82,7 +82,7 @@ def assert_the_same(one: Trained, other: Trained) -> None:
 
 def build_module(_: Recipe, shape: Sequence[int], outputs: int, seed: int | None) -> Ladder:
     torch.manual_seed(seed or 0)
-    layers = nn.Sequential(nn.Linear(*shape, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, outputs))
+    layers = nn.Sequential(nn.Linear(*shape, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Dropout(), nn.Linear(6, outputs))
     return gamma(layers, outputs, noise=0.3, cost=1.0, example=torch.zeros(2, *shape))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, fields
 from math import prod
 from pathlib import Path
@@ -24,7 +24,7 @@ from tikas.data.streams import Examples
 from tikas.data.weights import as_counts, places_of
 from tikas.estimators.answers import Answer, mean_answer
 from tikas.estimators.inputs import Array, TakesRows
-from tikas.estimators.members import build_around, own_randomness, settings_around_module
+from tikas.estimators.members import build_around, settings_around_module
 from tikas.fitted import Fitted, begun, epochs_of, interruption, joined_history
 from tikas.model.ladder import Ladder
 from tikas.model.specs import RungSpec
@@ -115,25 +115,22 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TakesRo
         earlier = self._ladders_to_go_on_from(rows.shape[1:], outputs, recipe) if self.warm_start else None
         build = build_around(self.network, rows) if isinstance(self.network, nn.Module) else build_ladder
         start = earlier
-        with own_randomness() if recipe.is_module or build is not build_ladder else nullcontext():
-            if weights is not None:
-                weights = (weights / weights[labeled].max()).clip(TINY, 1)  # none becomes zero in single precision
-                weights = (weights / weights[labeled].mean()).astype(np.float32)
-                if earlier is None:
-                    start = [build(recipe, rows.shape[1:], outputs, seed) for seed in seeds]
-                    self._weigh_outputs(start, targets[labeled], weights[labeled])
-            split = Split(np.flatnonzero(labeled), np.arange(len(rows)), np.empty(0, np.int64))
-            examples = Examples(
-                torch.from_numpy(rows),
-                torch.from_numpy(targets),
-                outputs,
-                None if weights is None else torch.from_numpy(weights),
-            )
-            splits = [split] * len(seeds)
-            with progress_bar(shown=self.verbose) as on_epoch:
-                trained = fit(
-                    examples, splits, recipe, seeds, start=start, device=device, on_epoch=on_epoch, build=build
-                )
+        if weights is not None:
+            weights = (weights / weights[labeled].max()).clip(TINY, 1)  # none becomes zero in single precision
+            weights = (weights / weights[labeled].mean()).astype(np.float32)
+            if earlier is None:
+                start = [build(recipe, rows.shape[1:], outputs, seed) for seed in seeds]
+                self._weigh_outputs(start, targets[labeled], weights[labeled])
+        split = Split(np.flatnonzero(labeled), np.arange(len(rows)), np.empty(0, np.int64))
+        examples = Examples(
+            torch.from_numpy(rows),
+            torch.from_numpy(targets),
+            outputs,
+            None if weights is None else torch.from_numpy(weights),
+        )
+        splits = [split] * len(seeds)
+        with progress_bar(shown=self.verbose) as on_epoch:
+            trained = fit(examples, splits, recipe, seeds, start=start, device=device, on_epoch=on_epoch, build=build)
         if trained.interrupted:
             some = begun(trained, seeds)
             if earlier is None:  # ladders that go on have learnt something before

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from threading import RLock
 from typing import Any, cast
 
 import numpy as np
@@ -19,6 +17,7 @@ from tikas.model.gamma import Gamma, gamma
 from tikas.model.ladder import Ladder
 from tikas.model.refusals import RefusedRowsError
 from tikas.training.fit import Build
+from tikas.training.randomness import own_randomness
 from tikas.training.recipe import Recipe, check_around_module
 
 SHAPES = (
@@ -32,7 +31,6 @@ TOKENS = (
 """What to do about rows that a module does not take: of another shape, or for a table of embeddings."""
 CLASSES_OF_Y = "; n_classes is the number of classes in y, or in the parameter classes."
 """What to say in place of `SET_CLASSES`: estimators have no such parameter."""
-_GENERATORS = RLock()
 
 
 def build_around(module: nn.Module, rows: NDArray[np.float32]) -> Build:
@@ -52,13 +50,12 @@ def build_around(module: nn.Module, rows: NDArray[np.float32]) -> Build:
     2.0
     """
 
-    def build(recipe: Recipe, input_shape: Sequence[int], outputs: int, seed: int | None) -> Ladder:
-        if seed is not None:
-            torch.manual_seed(seed)  # for what a module draws by itself, in dropout; see `own_randomness`
+    def build(recipe: Recipe, input_shape: Sequence[int], outputs: int, _: int | None) -> Ladder:
         example = torch.from_numpy(rows[:2])
         copy = _copied(module).cpu().float()
         try:
-            model = gamma(copy, outputs, recipe.levels_of_noise(), recipe.costs[0], example=example)
+            with own_randomness():  # it may draw when it is tried, in eval mode too
+                model = gamma(copy, outputs, recipe.levels_of_noise(), recipe.costs[0], example=example)
         except WrongScoresError as error:
             raise ValueError(str(error).replace(SET_CLASSES, CLASSES_OF_Y)) from error
         except (RuntimeError, IndexError, RefusedRowsError) as error:
@@ -105,24 +102,6 @@ def settings_around_module(chosen: Mapping[str, Any], task: str) -> dict[str, An
     """
     check_around_module({**chosen, "task": task}, "a network of your own")
     return {"network": (), "costs": 1.0 if chosen["costs"] is None else chosen["costs"]}
-
-
-@contextmanager
-def own_randomness() -> Iterator[None]:
-    """Leave torch's global generators afterwards as they were before, whoever seeds them inside.
-
-    They are all threads' own: what would draw from them at the same time waits.
-
-    Examples
-    --------
-    >>> before = torch.get_rng_state()
-    >>> with own_randomness():
-    ...     dropped = nn.functional.dropout(torch.ones(5))
-    >>> torch.equal(torch.get_rng_state(), before)
-    True
-    """
-    with _GENERATORS, torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-        yield
 
 
 def top_bias(member: Ladder) -> Tensor | None:

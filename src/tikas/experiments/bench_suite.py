@@ -24,6 +24,7 @@ from tikas.experiments.bench import (
 )
 from tikas.training.engine import suitable_arithmetic
 from tikas.training.fleet import Fleet
+from tikas.training.randomness import own_randomness
 from tikas.training.recipe import Recipe
 
 MNIST = Recipe()
@@ -101,13 +102,14 @@ def _engine(plan: Plan) -> Iterator[Figure]:
     examples = fleet.streams.examples
     widths = [shape[0] for shape in fleet.ladders[0].shapes]
     labeled = torch.arange(100, device=plan.device)
-    torch.manual_seed(0)
-    ladder = eager.EagerLadder(widths, MNIST.noise[0], MNIST.levels_of_costs()).to(plan.device)
-    training = eager.EagerTraining(ladder, examples.rows, examples.targets, labeled, MNIST.batch_size)
-    updates = 20 if plan.on_gpu else fleet.streams.updates
-    plain = Side("plain PyTorch", lambda: [training.update() for _ in range(updates)], updates)
-    ours = epochs_of(fleet, "engine")
-    timings = interleave([plain, ours], plan.device, 3 * plan.seconds)
+    with own_randomness():
+        torch.manual_seed(0)
+        ladder = eager.EagerLadder(widths, MNIST.noise[0], MNIST.levels_of_costs()).to(plan.device)
+        training = eager.EagerTraining(ladder, examples.rows, examples.targets, labeled, MNIST.batch_size)
+        updates = 20 if plan.on_gpu else fleet.streams.updates
+        plain = Side("plain PyTorch", lambda: [training.update() for _ in range(updates)], updates)
+        ours = epochs_of(fleet, "engine")
+        timings = interleave([plain, ours], plan.device, 3 * plan.seconds)
     yield Figure("engine", plain.name, timings[plain.name].ms)
     yield _figure("engine", ours.name, timings[ours.name], fleet, against=(plain.name, timings[plain.name]))
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import cast
 
 import torch
+from torch import nn
 
 from tikas.data.streams import generator
 from tikas.model.checks import hint_of_channels_last
@@ -13,6 +14,7 @@ from tikas.model.specs import MapTooSmallError
 from tikas.model.zoo import MODULES, ZOO, least_side
 from tikas.training.devices import single_precision
 from tikas.training.networks import TOP
+from tikas.training.randomness import own_randomness
 from tikas.training.recipe import Recipe
 
 
@@ -20,7 +22,7 @@ def build_ladder(recipe: Recipe, input_shape: Sequence[int], outputs: int, seed:
     """The ladder that a recipe describes, with the first weights of this seed (or of none in particular).
 
     Where the network is a module it is the Γ-model around it, which has all of a ladder that training asks for. Torch's
-    generators are seeded then: such a module draws from them in training, too, in dropout.
+    global generators stay as they are, unless there is no seed: then first weights are drawn from them.
 
     Raises
     ------
@@ -61,16 +63,23 @@ def build_ladder(recipe: Recipe, input_shape: Sequence[int], outputs: int, seed:
 
 def _build_around_module(recipe: Recipe, input_shape: Sequence[int], outputs: int, seed: int | None) -> Ladder:
     name = str(recipe.network[0])
-    if seed is not None:
-        torch.manual_seed(seed)
     try:
         with single_precision():
-            network, rows = MODULES[name](outputs, input_shape[0]), torch.zeros(2, *input_shape)
+            network, rows = _build_module(name, outputs, input_shape[0], seed), torch.zeros(2, *input_shape)
             return cast("Ladder", gamma(network, outputs, recipe.levels_of_noise(), recipe.costs[0], example=rows))
     except RuntimeError as error:
         if min(input_shape[1:]) >= least_side(name):
             raise
         raise _too_small(name, tuple(input_shape)) from error
+
+
+def _build_module(name: str, outputs: int, channels: int, seed: int | None) -> nn.Module:
+    """Its layers draw their first weights from torch's global generators and from no others."""
+    if seed is None:
+        return MODULES[name](outputs, channels)
+    with own_randomness():
+        torch.manual_seed(seed)
+        return MODULES[name](outputs, channels)
 
 
 def _too_small(name: str, shape: tuple[int, ...]) -> MapTooSmallError:

@@ -1,6 +1,7 @@
 """Training, for every door: members checked, spread over devices and fleets, and brought together again."""
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import fields
 
 import torch
@@ -14,6 +15,7 @@ from tikas.training.evaluation import calibration_rows, error_of
 from tikas.training.groups import suitable_devices, train_in_groups
 from tikas.training.keeping import Keeping, Memory, name_of
 from tikas.training.loop import Build, History, Job, Progress, Trained, TrainingDivergedError
+from tikas.training.randomness import own_randomness
 from tikas.training.recipe import Calibration, Recipe
 
 __all__ = ["Build", "History", "Progress", "Trained", "TrainingDivergedError", "error_of", "fit"]
@@ -59,8 +61,7 @@ def fit(
         Makes the members; by default the ladders that the recipe describes.
     keep
         Keeps training that is under way, every minute or so, and has the same call go on from there: on a CPU, and in
-        the same company, to the same result, bit by bit, but for what a module of somebody else's draws by itself. What
-        it kept is to be discarded when the result is safe.
+        the same company, to the same result, bit by bit. What it kept is to be discarded when the result is safe.
 
     Returns
     -------
@@ -106,6 +107,7 @@ def fit(
         single_precision(),
         without_autocast(),
         without_default_device(),
+        own_randomness() if recipes[0].is_module or build is not build_ladder else nullcontext(),
     ):
         job = Job(examples.outside_inference_mode(), splits, recipes, seeds, start, build, keep, names)
         return train_in_groups(job, devices, on_epoch)

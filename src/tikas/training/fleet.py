@@ -205,10 +205,7 @@ class Fleet:
     # To stop after an epoch and go on from there another time
 
     def snapshot(self) -> dict[str, Tensor]:
-        """All that the members need to go on as if nothing had been, on the CPU: ``(members, ...)`` of everything.
-
-        What a module draws by itself, in dropout, is not among it, and is drawn anew.
-        """
+        """All that the members need to go on as if nothing had been, on the CPU: ``(members, ...)`` of everything."""
         alone = not self.member_dims
         tensors = {name: place.unsqueeze(0) if alone else place for name, place in self.tensors().items()}
         copies = {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}

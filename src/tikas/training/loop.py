@@ -18,6 +18,7 @@ from tikas.training.engine import UPDATES_IN_A_REPLAY, launch, suitable_arithmet
 from tikas.training.evaluation import HeldOut, calibration_rows
 from tikas.training.fleet import Fleet
 from tikas.training.keeping import Keeping, Kept
+from tikas.training.randomness import seed_draws
 from tikas.training.recipe import Recipe
 
 History = list[dict[str, Any]]
@@ -222,6 +223,8 @@ def _train_epoch(fleet: Fleet, job: Job, epoch: int) -> History:
     started = time.perf_counter()
     updates = fleet.streams.updates
     rates = _rates(job.recipes, (epoch - 1) * updates, updates)
+    if not isinstance(fleet.ladder, Ladder):  # one member, which may draw by itself
+        seed_draws(job.seeds[0], epoch)
     costs = fleet.train_epoch(rates if len(set(map(_schedule, job.recipes))) > 1 else rates[:, 0])
     costs = costs.view(updates, fleet.members, -1).double().cpu()
     _check_finite(costs, epoch, job)
