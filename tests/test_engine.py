@@ -19,9 +19,10 @@ from tikas.data.streams import Examples, Streams
 from tikas.training import captured, compilers, engine
 from tikas.training.building import build_ladder
 from tikas.training.compilers import hindrance
-from tikas.training.devices import PutBack, full_precision, precision, single_precision
+from tikas.training.devices import PutBack, single_precision
 from tikas.training.engine import SlowerWarning, launch, suitable_arithmetic
 from tikas.training.fleet import Fleet
+from tikas.training.precision import full_precision, precision
 from tikas.training.recipe import Recipe
 
 RECIPE = Recipe(network=(6,), epochs=2, batch_size=20, labeled_batch_size=10)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tikas.model.ladder import Ladder
-from tikas.training.devices import full_precision
+from tikas.training.precision import full_precision
 
 Answer = Literal["outputs", "latents", "probabilities"]
 

@@ -22,10 +22,10 @@ from tikas.experiments.rows import Rows
 from tikas.fitted import Fitted
 from tikas.model.ladder import Ladder
 from tikas.training.building import build_ladder
-from tikas.training.devices import full_precision
 from tikas.training.fit import Build, Progress, Trained, error_of, fit
 from tikas.training.fleet import copy_on
 from tikas.training.keeping import Keeping
+from tikas.training.precision import full_precision
 from tikas.training.recipe import Recipe
 
 Estimator = LadderClassifier | LadderRegressor

@@ -1,18 +1,13 @@
-"""Where to train and measure, and how precisely: the device that was asked for, once it is known to be there."""
+"""Where to train and measure: the device that was asked for, once it is known to be there, and torch's defaults kept out."""
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext
 from threading import Lock
-from typing import Any, Generic, TypeVar, cast
+from typing import Generic, TypeVar, cast
 
 import torch
 
 Setting = TypeVar("Setting")
-
-_BACKENDS: Any = torch.backends
-_CONVOLUTIONS = (_BACKENDS.cudnn.conv, _BACKENDS.cudnn.rnn, _BACKENDS.mkldnn.conv)
-_PLACES = (_BACKENDS.cuda.matmul, _BACKENDS.mkldnn.matmul, *_CONVOLUTIONS)
-"""Where torch keeps a precision that can be set."""
 
 
 def suitable_device(asked: str | torch.device | None = None) -> torch.device:
@@ -41,65 +36,6 @@ def suitable_device(asked: str | torch.device | None = None) -> torch.device:
             f"device={asked!r}: torch has no such device. Give 'cpu', or 'cuda' where there is a GPU, or leave it out."
         ) from error
     return device
-
-
-@contextmanager
-def full_precision() -> Iterator[None]:
-    """Products in whole single precision on a GPU too, whatever training made do with.
-
-    Examples
-    --------
-    >>> with full_precision():
-    ...     torch.get_float32_matmul_precision()
-    'highest'
-    """
-    with precision(tf32=False):
-        yield
-
-
-@contextmanager
-def precision(*, tf32: bool) -> Iterator[None]:
-    """Products and convolutions in TF32 inside, or in whole single precision; afterwards as they were.
-
-    The setting is the process's. Of threads that are inside at a time, as those of several GPUs, the strictest has its
-    way: others may be slower meanwhile, and none is less exact than it has asked to be.
-
-    Examples
-    --------
-    >>> with precision(tf32=True), full_precision(), precision(tf32=True):
-    ...     torch.get_float32_matmul_precision()
-    'highest'
-    """
-    with _asking:
-        if not _asked:
-            _found[:] = [_read_precision()]
-        _asked.append(tf32)
-        set_precision(tf32=all(_asked))
-    try:
-        yield
-    finally:
-        with _asking:
-            _asked.remove(tf32)
-            if _asked:
-                set_precision(tf32=all(_asked))
-            else:
-                _write_precision(_found.pop())
-
-
-def set_precision(*, tf32: bool) -> None:
-    """Make products and convolutions in TF32, or in whole single precision, wherever torch looks that up.
-
-    Examples
-    --------
-    >>> with full_precision():  # which puts back what was before
-    ...     set_precision(tf32=True)
-    ...     torch.backends.cuda.matmul.fp32_precision, torch.backends.cudnn.conv.fp32_precision
-    ('tf32', 'tf32')
-    """
-    torch.set_float32_matmul_precision("high" if tf32 else "highest")
-    torch.backends.cudnn.allow_tf32 = tf32
-    for place in _CONVOLUTIONS:  # which may have a precision of their own, of which the line above says nothing
-        place.fp32_precision = "tf32" if tf32 else "ieee"
 
 
 class PutBack(Generic[Setting]):
@@ -142,33 +78,6 @@ class PutBack(Generic[Setting]):
                 if not self._inside:
                     self._write(found)
 
-
-def _read_precision() -> tuple[str, bool, list[str]]:
-    """By both of torch's sets of names.
-
-    Where somebody has used the new ones (``fp32_precision``) torch refuses to tell what the old ones say; then these
-    are put back to what they are at first, and decide on nothing.
-    """
-    products, convolutions = "highest", True
-    with suppress(RuntimeError):
-        products = torch.get_float32_matmul_precision()
-    with suppress(RuntimeError):
-        convolutions = torch.backends.cudnn.allow_tf32
-    return products, convolutions, [place.fp32_precision for place in _PLACES]
-
-
-def _write_precision(setting: tuple[str, bool, list[str]]) -> None:
-    products, convolutions, precisions = setting
-    torch.set_float32_matmul_precision(products)
-    torch.backends.cudnn.allow_tf32 = convolutions
-    for place, precision in zip(_PLACES, precisions, strict=True):
-        place.fp32_precision = precision
-
-
-_asking = Lock()
-_asked: list[bool] = []
-_found: list[tuple[str, bool, list[str]]] = []
-"""What those inside `precision` have asked for, and the setting that the first of them found."""
 
 _default_type = PutBack(torch.get_default_dtype, torch.set_default_dtype)
 

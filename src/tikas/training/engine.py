@@ -14,8 +14,9 @@ from tikas.model.convolutions import ConvRung
 from tikas.model.ladder import Ladder
 from tikas.training.captured import CapturedFleet, SideBySide
 from tikas.training.compilers import SlowerWarning, compiled_or_plain, hindrance
-from tikas.training.devices import PutBack, precision
+from tikas.training.devices import PutBack
 from tikas.training.fleet import Fleet
+from tikas.training.precision import precision
 
 WORTH_COMPILING = 1e12
 """Products of an update times updates from which on compiling (half a minute) is paid back."""

@@ -13,11 +13,11 @@ from torch import Tensor
 from tikas.data.splits import Split
 from tikas.data.streams import Examples, Streams
 from tikas.model.ladder import Ladder
-from tikas.training.devices import full_precision
 from tikas.training.engine import UPDATES_IN_A_REPLAY, launch, suitable_arithmetic
 from tikas.training.evaluation import HeldOut, calibration_rows
 from tikas.training.fleet import Fleet
 from tikas.training.keeping import Keeping, Kept
+from tikas.training.precision import full_precision
 from tikas.training.randomness import seed_draws
 from tikas.training.recipe import Recipe
 
