@@ -21,6 +21,7 @@ from tikas.training.building import build_ladder
 from tikas.training.captured import CapturedFleet, SideBySide
 from tikas.training.engine import _launch_on_gpu, suitable_arithmetic
 from tikas.training.fleet import Fleet
+from tikas.training.precision import full_precision, precision
 from tikas.training.recipe import Recipe
 
 DENSE = Recipe(data="array", network=(6,), costs=(10.0, 1.0, 0.1), batch_size=10, labeled_batch_size=8)
@@ -197,6 +198,35 @@ def test_threads_of_several_gpus_capture_one_after_the_other(monkeypatch):
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(lambda fleet: fleet.train_epoch(rates_of(fleet, own=False)), fleets))
     assert not met
+
+
+@pytest.mark.usefixtures("machine")
+def test_what_ends_on_another_gpu_changes_no_precision_while_a_fleet_gets_ready(monkeypatch):
+    """Torch would compile anew within the capture, which fails."""
+    seen, calibrating, update = [], [], CapturedFleet.update_in_place
+
+    def calibrate() -> None:
+        with full_precision():
+            pass
+
+    with ThreadPoolExecutor(1) as pool:
+
+        def noting(fleet: CapturedFleet, place: int) -> None:
+            if not calibrating:
+                calibrating.append(pool.submit(calibrate))
+                with pytest.raises(TimeoutError):
+                    calibrating[0].result(timeout=0.3)
+            seen.append(torch.get_float32_matmul_precision())
+            update(fleet, place)
+
+        monkeypatch.setattr(CapturedFleet, "update_in_place", noting)
+        fleet = fleet_of(CapturedFleet, DENSE, 1, compiled=False)
+        with precision(tf32=True):
+            fleet.streams.start_epoch()
+            fleet._capture(torch.zeros(fleet.streams.block))
+            calibrating[0].result(timeout=10)
+    assert seen == ["high"] * len(seen)
+    assert len(seen) == 4  # two to warm up and two that are captured
 
 
 @pytest.mark.usefixtures("machine")

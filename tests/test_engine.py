@@ -22,7 +22,7 @@ from tikas.training.compilers import hindrance
 from tikas.training.devices import PutBack, single_precision
 from tikas.training.engine import SlowerWarning, launch, suitable_arithmetic
 from tikas.training.fleet import Fleet
-from tikas.training.precision import full_precision, precision
+from tikas.training.precision import full_precision, precision, steady_precision
 from tikas.training.recipe import Recipe
 
 RECIPE = Recipe(network=(6,), epochs=2, batch_size=20, labeled_batch_size=10)
@@ -269,6 +269,55 @@ def test_of_threads_that_overlap_none_is_less_exact_than_it_asked_to_be() -> Non
         enter_or_leave()
         seen.append(torch.get_float32_matmul_precision())
     assert seen == ["high", "highest", "highest", "highest", "high", before]
+
+
+def test_a_precision_that_is_to_stay_stays_until_all_who_need_it_have_left() -> None:
+    before, seen = torch.get_float32_matmul_precision(), []
+
+    def calibrate() -> None:
+        with full_precision():
+            seen.append(torch.get_float32_matmul_precision())
+
+    training, first, second = precision(tf32=True), steady_precision(), steady_precision()
+    with ThreadPoolExecutor(1) as pool:
+        for holding in (training, first, second):
+            holding.__enter__()
+        calibrating = pool.submit(calibrate)
+        first.__exit__(None, None, None)
+        with pytest.raises(TimeoutError):
+            calibrating.result(timeout=0.3)
+        training.__exit__(None, None, None)  # which would put back what was there before
+        assert torch.get_float32_matmul_precision() == "high"
+        second.__exit__(None, None, None)
+        calibrating.result(timeout=10)
+    assert seen == ["highest"]
+    assert torch.get_float32_matmul_precision() == before
+
+
+def test_who_is_exact_already_or_need_not_be_does_not_wait_for_a_precision_that_is_to_stay() -> None:
+    def asked(*, tf32: bool) -> str:
+        with precision(tf32=tf32):
+            return torch.get_float32_matmul_precision()
+
+    with ThreadPoolExecutor(1) as pool:
+        with precision(tf32=True), steady_precision():
+            assert pool.submit(asked, tf32=True).result(timeout=10) == "high"
+        with full_precision(), steady_precision():
+            assert pool.submit(asked, tf32=False).result(timeout=10) == "highest"
+            assert pool.submit(asked, tf32=True).result(timeout=10) == "highest"
+
+
+def test_a_precision_that_changed_hands_while_it_was_to_stay_is_put_back_as_it_was_found() -> None:
+    before = torch.get_float32_matmul_precision()
+    first, second, steady = precision(tf32=True), precision(tf32=True), steady_precision()
+    first.__enter__()
+    steady.__enter__()
+    first.__exit__(None, None, None)  # of the last one inside; what it found is yet to be put back
+    second.__enter__()
+    steady.__exit__(None, None, None)
+    assert torch.get_float32_matmul_precision() == "high"
+    second.__exit__(None, None, None)
+    assert torch.get_float32_matmul_precision() == before
 
 
 def test_what_threads_that_overlap_have_set_is_put_back_by_the_last_of_them() -> None:

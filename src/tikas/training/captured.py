@@ -13,6 +13,7 @@ from tikas.model.costs import Costs
 from tikas.model.ladder import Ladder
 from tikas.training.compilers import compiled_or_plain
 from tikas.training.fleet import Fleet, own_settings, with_tensors
+from tikas.training.precision import steady_precision
 
 _capturing = Lock()
 """Of the threads of several GPUs one captures at a time: torch has no more than one capture in a process."""
@@ -93,25 +94,30 @@ class CapturedFleet(Fleet):
         self.labeled_rows = self.streams.labeled_plan[:block].clone()
         self.rates = torch.zeros(rates.shape, device=self.device)
         self.streams.noise.zero_()
+        with steady_precision():
+            graph = self._recorded()
+        self.forget_warm_up()
+        if self._gone_on_from is not None:
+            self.place(*self._gone_on_from)
+            self._gone_on_from = None
+        self.graph = graph
+
+    def _recorded(self) -> torch.cuda.CUDAGraph:
         here = torch.cuda.current_stream(self.device)
         lane = self._lane(here)
         lane.wait_stream(here)
         try:
             with torch.cuda.stream(lane):
-                for place in range(min(4, block)):  # after four places, tensors are aligned as they were before
+                for place in range(min(4, self.streams.block)):  # after four, tensors are aligned as they were before
                     self.update_in_place(place)
         finally:  # after Ctrl-C too: what comes next reads and frees what that stream writes
             here.wait_stream(lane)
         graph = torch.cuda.CUDAGraph()
         # Other threads may train on other GPUs meanwhile; what they do is none of this capture's business.
         with _capturing, torch.cuda.graph(graph, stream=lane, capture_error_mode="thread_local"):
-            for place in range(block):
+            for place in range(self.streams.block):
                 self.update_in_place(place)
-        self.forget_warm_up()
-        if self._gone_on_from is not None:
-            self.place(*self._gone_on_from)
-            self._gone_on_from = None
-        self.graph = graph
+        return graph
 
     def _lane(self, here: torch.cuda.Stream) -> torch.cuda.Stream:
         """The stream to capture on: this one, or one of this fleet's own where this is the default, which cannot be.

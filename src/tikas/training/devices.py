@@ -1,4 +1,4 @@
-"""Where to train and measure: the device that was asked for, once it is known to be there, and torch's defaults kept out."""
+"""Where to train and measure: on the device that was asked for, if it is there, whatever the defaults of torch are."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext

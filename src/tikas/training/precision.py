@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from threading import Lock
+from threading import Condition
 from typing import Any
 
 import torch
@@ -41,19 +41,42 @@ def precision(*, tf32: bool) -> Iterator[None]:
     'highest'
     """
     with _asking:
-        if not _asked:
-            _found[:] = [_read_precision()]
+        if not tf32:  # who can do with less need not wait for it
+            _asking.wait_for(lambda: not _steady or not all(_asked))
+        if not _found:
+            _found.append(_read_precision())
         _asked.append(tf32)
-        set_precision(tf32=all(_asked))
+        _settle()
     try:
         yield
     finally:
         with _asking:
             _asked.remove(tf32)
-            if _asked:
-                set_precision(tf32=all(_asked))
-            else:
-                _write_precision(_found.pop())
+            _settle()
+
+
+@contextmanager
+def steady_precision() -> Iterator[None]:
+    """Whatever the precision is, no thread changes it inside: one that asks for more waits, so none may do so in here.
+
+    Torch compiles anew what it meets in another precision, and can compile nothing while a graph is captured.
+
+    Examples
+    --------
+    >>> with precision(tf32=True), steady_precision(), precision(tf32=True):
+    ...     torch.get_float32_matmul_precision()
+    'high'
+    """
+    holder = object()
+    with _asking:
+        _steady.append(holder)
+    try:
+        yield
+    finally:
+        with _asking:
+            _steady.remove(holder)
+            _settle()
+            _asking.notify_all()
 
 
 def set_precision(*, tf32: bool) -> None:
@@ -94,7 +117,19 @@ def _write_precision(setting: tuple[str, bool, list[str]]) -> None:
         place.fp32_precision = precision
 
 
-_asking = Lock()
+def _settle() -> None:
+    """Set what all can do with that are inside, or put back what the first of them found, unless it is to stay."""
+    if _steady:
+        return
+    if _asked:
+        set_precision(tf32=all(_asked))
+    elif _found:
+        _write_precision(_found.pop())
+
+
+_asking = Condition()
 _asked: list[bool] = []
 _found: list[tuple[str, bool, list[str]]] = []
 """What those inside `precision` have asked for, and the setting that the first of them found."""
+_steady: list[object] = []
+"""Those inside `steady_precision`. The last to leave it settles what changed meanwhile."""
