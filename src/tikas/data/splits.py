@@ -40,6 +40,22 @@ class Split:
     unlabeled: NDArray[np.int64]
     validation: NDArray[np.int64]
 
+    def rows_of_an_update(self, batch_size: int, labeled_batch_size: int) -> tuple[int, int]:
+        """How many unlabelled and labelled rows an update has: where every row is labelled, they are the same rows.
+
+        Examples
+        --------
+        >>> y = np.arange(60) % 3
+        >>> split(y, labels=6).rows_of_an_update(100, 50), split(y, labels=None).rows_of_an_update(20, 50)
+        ((60, 50), (20, 20))
+        """
+        unlabeled = min(batch_size, len(self.unlabeled))
+        return unlabeled, unlabeled if self.fully_labeled else labeled_batch_size
+
+    @property
+    def fully_labeled(self) -> bool:
+        return len(self.labeled) == len(self.unlabeled)
+
     def hidden(self, y: NDArray[np.int64]) -> NDArray[np.int64]:
         """Rows whose label is known, and neither used nor held out: training looks at them without it.
 

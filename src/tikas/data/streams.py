@@ -136,11 +136,9 @@ class Streams:
         self._order = [generator(seed, "order", device) for seed in seeds]
         self._noise = [generator(seed, "noise", device) for seed in seeds]
         self._shapes = shapes
-        self.batch_size = min(batch_size, len(self._unlabeled[0]))
+        self.batch_size, self.labeled_batch_size = splits[0].rows_of_an_update(batch_size, labeled_batch_size)
         self.updates = len(self._unlabeled[0]) // self.batch_size
         self.block = max(size for size in range(1, most_in_block + 1) if self.updates % size == 0)
-        self.fully_labeled = len(self._labeled[0]) == len(self._unlabeled[0])
-        self.labeled_batch_size = self.batch_size if self.fully_labeled else labeled_batch_size
         members = () if len(seeds) == 1 else (len(seeds),)
         self.denoised_batch_size = self.batch_size if denoising else 0
         self._sizes = [(self.denoised_batch_size + self.labeled_batch_size) * prod(shape) for shape in shapes]
@@ -190,7 +188,7 @@ class Streams:
         """Draw which rows every member sees in each update of the next epoch."""
         pairs = zip(self._unlabeled, self._order, strict=True)
         self.unlabeled_plan = _stack([self._unlabeled_rounds(rows, draw) for rows, draw in pairs])
-        if self.fully_labeled:
+        if self._splits[0].fully_labeled:
             self.labeled_plan = self.unlabeled_plan
         else:
             pairs = zip(self._labeled, self._order, strict=True)

@@ -177,11 +177,10 @@ def _by_epochs(job: Job, members: Sequence[int]) -> list[list[int]]:
 
 def _groups(job: Job, members: Sequence[int], device: torch.device, reporter: "_Reporter") -> list[list[int]]:
     """Members that train together: all, or as many as there is memory for; networks of others' making one by one."""
-    ladder, recipe, split = job.build_member(members[0]), job.recipes[0], job.splits[0]
-    batch_size = min(recipe.batch_size, len(split.unlabeled))
-    labeled = batch_size if len(split.labeled) == len(split.unlabeled) else recipe.labeled_batch_size
+    ladder, recipe = job.build_member(members[0]), job.recipes[0]
+    unlabeled, labeled = job.splits[0].rows_of_an_update(recipe.batch_size, recipe.labeled_batch_size)
     block = UPDATES_IN_A_REPLAY if device.type == "cuda" else 1
-    needed = bytes_of_a_member(ladder, batch_size if any(recipe.costs) else 0, labeled, block)
+    needed = bytes_of_a_member(ladder, unlabeled if any(recipe.costs) else 0, labeled, block)
     left = SHARE_OF_MEMORY * free_bytes(device) - _bytes_to_bring(job, device)
     most = max(1, int(left // needed)) if isinstance(ladder, Ladder) else 1
     fleets = ceil(len(members) / most)
