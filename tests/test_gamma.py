@@ -462,6 +462,18 @@ def test_a_pass_ends_with_the_layer_whose_statistics_it_is_for():
     assert passes == ["to the end"]  # to see which layers work, and how often
 
 
+def test_all_layers_are_set_in_one_pass_over_a_single_chunk_as_in_one_each_over_many():
+    together, apart = ResNet().double().eval(), ResNet().double().eval()
+    apart.load_state_dict(together.state_dict())
+    passes, images = [], IMAGES[:, :1].double()
+    together.register_forward_hook(lambda *_: passes.append("to the end"))
+    calibrate_running_statistics(together, [images])
+    calibrate_running_statistics(apart, images.split(5))
+    assert passes == ["to the end"] * 2  # the first one is to see which layers work, and how often
+    for name, buffer in apart.named_buffers():
+        torch.testing.assert_close(together.get_buffer(name), buffer)
+
+
 def test_a_pass_that_fails_leaves_layers_as_they_were():
     """One that learns its shape from rows, and has seen none, too."""
     network = nn.Sequential(nn.BatchNorm1d(6), nn.LazyBatchNorm1d())

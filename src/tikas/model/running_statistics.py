@@ -23,6 +23,8 @@ def calibrate_running_statistics(
 ) -> None:
     """Set the running statistics of every layer that keeps some from these rows, one layer after another.
 
+    That takes a pass over the chunks for each of them; of one chunk, where no layer works twice, one pass sets all.
+
     A layer's statistics are gathered over all chunks with the layers that work before it already set. Those of batch
     normalisation are the mean and variance of all rows, those of instance normalisation what its rows have on average,
     each for itself. The variance is the biased one, with which a layer normalises in training. A layer that a pass
@@ -36,12 +38,30 @@ def calibrate_running_statistics(
     >>> network[0].running_mean, network[0].running_var
     (tensor([3.]), tensor([4.6667]))
     """
-    for layer, calls in _calls(network, chunks[0], frozen).items():
-        mean, variance = _gather(network, chunks, layer, calls).moments()
-        assert layer.running_mean is not None
-        assert layer.running_var is not None
-        layer.running_mean.copy_(mean)
-        layer.running_var.copy_(variance)
+    calls = _calls(network, chunks[0], frozen)
+    if len(chunks) == 1 and {*calls.values()} == {1}:  # all that a layer ever gets comes at once, before it works
+        _run(network, chunks[0], list(calls), _set_from)
+        return
+    for layer, times in calls.items():
+        _set(layer, _gather(network, chunks, layer, times))
+
+
+def _set_from(layer: _NormBase, values: Tensor) -> None:
+    gathered = _nothing_yet(layer)
+    gathered.add(values)
+    _set(layer, gathered)
+
+
+def _set(layer: _NormBase, gathered: "_OfAllRows | _OfEachRow") -> None:
+    mean, variance = gathered.moments()
+    assert layer.running_mean is not None
+    assert layer.running_var is not None
+    layer.running_mean.copy_(mean)
+    layer.running_var.copy_(variance)
+
+
+def _nothing_yet(layer: _NormBase) -> "_OfAllRows | _OfEachRow":
+    return _OfEachRow(layer) if isinstance(layer, _InstanceNorm) else _OfAllRows(layer)
 
 
 class _OfAllRows:
@@ -92,16 +112,16 @@ def _calls(network: nn.Module, rows: Tensor, frozen: Collection[nn.Module]) -> d
     return calls
 
 
-def _gather(network: nn.Module, chunks: Sequence[Tensor], layer: _NormBase, calls: int) -> _OfAllRows | _OfEachRow:
+def _gather(network: nn.Module, chunks: Sequence[Tensor], layer: _NormBase, times: int) -> _OfAllRows | _OfEachRow:
     """The moments of all that comes to a layer; each pass ends with the last call of it."""
-    gathered = _OfEachRow(layer) if isinstance(layer, _InstanceNorm) else _OfAllRows(layer)
+    gathered = _nothing_yet(layer)
     called = 0
 
-    def gather(layer: _NormBase, values: Tensor) -> None:  # noqa: ARG001
+    def gather(_: _NormBase, values: Tensor) -> None:
         nonlocal called
         gathered.add(values)
         called += 1
-        if called % calls == 0:
+        if called % times == 0:
             raise _FarEnough
 
     for rows in chunks:
