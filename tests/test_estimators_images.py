@@ -205,14 +205,18 @@ def test_where_rungs_do_not_fit_narrow_maps_it_is_asked_whether_the_channels_are
     assert "moveaxis" not in str(caught.value)
 
 
-@pytest.mark.parametrize(("network", "preprocess"), [(["conv 4 3"], "none"), ((8,), "standardize")])
-def test_small_oblong_images_that_may_have_their_channels_last_are_warned_of(network, preprocess):
-    last = np.moveaxis(COLOURS[:, :, :, :6], 1, -1)
-    message = r"\(400, 8, 6, 3\) are read as .*maps 3 wide.*moveaxis.*, to \(400, 3, 8, 6\)\. .*swapaxes"
+@pytest.mark.parametrize("channels", [1, 3, 4])
+@pytest.mark.parametrize(("network", "preprocess"), [(["conv 4 1"], "none"), ((8,), "standardize")])
+def test_small_oblong_images_that_may_have_their_channels_last_are_warned_of(network, preprocess, channels):
+    last = np.moveaxis(COLOURS[:, [0, 1, 2, 0][:channels], :, :6], 1, -1)
+    message = (
+        rf"\(400, 8, 6, {channels}\) are read as .*maps {channels} wide.*moveaxis.*, to \(400, {channels}, 8, 6\)\. "
+        ".*swapaxes"
+    )
     with pytest.warns(UserWarning, match=message) as caught:
         model = classifier(network, preprocess=preprocess, epochs=1).fit(last, SEEN)
     assert [warning.filename for warning in caught] == [__file__]
-    assert model.input_shape_ == (8, 6, 3)
+    assert model.input_shape_ == (8, 6, channels)
 
 
 def test_other_oblong_images_are_taken_without_a_warning():

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from tikas.model.checks import channels_last
 
 MOST_LOOKED_AT = 2000
-LIKELY_CHANNELS = (1, 3)
-"""Of images as they mostly come: grey and colour."""
+LIKELY_CHANNELS = (1, 3, 4)
+"""Of images as they mostly come: grey, colour, and colour with transparency."""
 TURN = "Channels come first: turn the images with numpy.moveaxis(images, -1, 1)."
 NARROW = "Maps that really are so narrow can lie on their side, numpy.swapaxes(images, 2, 3)."
 
