@@ -110,8 +110,8 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
     recipe_ : Recipe
         What they were trained by.
     seeds_ : list of int
-        The members' seeds; ``random_state=seeds_[0]`` gives the first member again. None in a model from a file of
-        tikas' first format.
+        The members' seeds; ``random_state=seeds_[0]`` gives the first member again, up to rounding. None in a model
+        from a file of tikas' first format.
     n_features_in_, feature_names_in_, n_iter_
         As everywhere in scikit-learn; epochs are what is counted. The features of an image are its values.
 

@@ -10,7 +10,9 @@ from tikas.model.costs import Costs
 class CostsOf(nn.Module):
     """A module whose call is ``model.costs``: what `torch.nn.parallel.DistributedDataParallel` needs.
 
-    Each process normalises its own rows with their own statistics, and the gradients are averaged.
+    Each process normalises its own rows with their own statistics, and the gradients are averaged. `calibrate` sets the
+    statistics of its own process alone: call it in the one that saves or answers, with rows of all, or in each with the
+    same rows.
 
     Parameters
     ----------
