@@ -14,7 +14,9 @@ from triton.runtime import interpreter
 
 from tikas.data.splits import split
 from tikas.data.streams import Examples, Streams
+from tikas.training import loop
 from tikas.training.building import build_ladder
+from tikas.training.fit import fit
 from tikas.training.fleet import Fleet
 from tikas.training.fused import FusedFleet
 from tikas.training.kernels.levels import climb_kernel
@@ -49,13 +51,17 @@ class Interpreted(FusedFleet):
     """The same updates, one after the other instead of captured."""
 
     def train_epoch(self, rates: Tensor) -> Tensor:
-        self.streams.start_epoch()
-        self.unlabeled_rows, self.labeled_rows = self.streams.unlabeled_plan, self.streams.labeled_plan
-        self.rates = self.prepare_rates(rates).float()
-        self.streams.draw_noise()
-        for place in range(self.streams.updates):
-            self.update_in_place(place)
-        return self.read_costs(self.recorded)
+        streams, prepared, recorded = self.streams, self.prepare_rates(rates).float(), []
+        streams.start_epoch()
+        for first in range(0, streams.updates, streams.block):
+            block = slice(first, first + streams.block)
+            self.unlabeled_rows, self.labeled_rows = streams.unlabeled_plan[block], streams.labeled_plan[block]
+            self.rates = prepared[block]
+            streams.draw_noise()
+            for place in range(streams.block):
+                self.update_in_place(place)
+            recorded.append(self.recorded.clone())
+        return self.read_costs(torch.cat(recorded))
 
 
 def fleet_of(kind: type[Fleet], name: str, updates: int = 2) -> Fleet:
@@ -137,10 +143,27 @@ def tells_of_damage(name: str) -> bool:
     return not fleet.train_epoch(torch.zeros(fleet.streams.updates, dtype=torch.float64))[0].isfinite().all()
 
 
+def trains(name: str) -> bool:
+    """Whether training by it, from members and rows to a history with held-out rows, is training by the plain fleet."""
+    plain = fleet_of(Fleet, name)
+    classes, seeds = plain.streams.examples.targets, [0, 1]
+    splits = [split(classes.numpy(), 9, seed=seed, validation=6) for seed in seeds]
+    recipe = replace(RECIPES[name], epochs=2)
+    launch, histories = loop.launch, []
+    for kind in (launch, lambda ladders, streams, *_, **__: Interpreted(ladders, streams, torch.float32)):
+        loop.launch = kind
+        histories.append(fit(plain.streams.examples, splits, recipe, seeds, device="cpu").histories)
+    loop.launch = launch
+    totals = torch.tensor([[[line["total"] for line in member] for member in members] for members in histories])
+    errors = [[member[-1]["validation_error"] for member in members] for members in histories]
+    return torch.allclose(totals[0], totals[1], rtol=1e-4) and errors[0] == errors[1]
+
+
 if __name__ == "__main__":
     patch_once()
     for case in sys.argv[1:]:
         print(case, *compare(case))
     told = [goes_on(case) for case in ("members", "gamma") if case in sys.argv]
+    told += [trains(case) for case in ("members",) if case in sys.argv]
     told += [tells_of_damage(case) for case in ("baseline", "tanh", "gelu", "leaky_relu") if case in sys.argv]
     print(*told, file=sys.stderr)

@@ -17,10 +17,13 @@ from tikas.data.splits import split
 from tikas.data.streams import Examples, Streams
 from tikas.experiments.bench import program_of
 from tikas.model.ladder import Ladder
+from tikas.training import loop
 from tikas.training.building import build_ladder
 from tikas.training.captured import CapturedFleet, SideBySide
 from tikas.training.engine import _launch_on_gpu, suitable_arithmetic
+from tikas.training.fit import fit
 from tikas.training.fleet import Fleet
+from tikas.training.loop import Trained
 from tikas.training.precision import full_precision, precision
 from tikas.training.recipe import Recipe
 
@@ -162,6 +165,34 @@ def test_replayed_blocks_are_the_plain_updates_and_getting_ready_leaves_no_trace
     captured = trained(fleet_of(CapturedFleet, DENSE, members, compiled=False), own=own)
     assert machine.log == [machine.main] * 6
     assert_same(captured, trained(fleet_of(Fleet, DENSE, members), own=own))
+
+
+@pytest.mark.usefixtures("machine")
+@pytest.mark.parametrize(
+    ("recipe", "members", "kind"),
+    [(DENSE, 3, CapturedFleet), (IMAGES, 1, CapturedFleet), (IMAGES, 3, SideBySide)],
+    ids=["dense", "one on images", "several on images"],
+)
+def test_fit_trains_by_every_program_of_a_gpu_as_by_the_plain_one(monkeypatch, recipe, members, kind):
+    """From members and rows to a history with held-out rows; what is written out is tried in test_fused.py."""
+    seeds, classes, launched = list(range(members)), torch.arange(60) % 3, []
+    rows = torch.rand(60, *SHAPES[recipe], generator=torch.Generator().manual_seed(0))
+    splits = [split(classes.numpy(), 9, seed=seed, validation=10) for seed in seeds]
+
+    def train() -> Trained:
+        return fit(Examples(rows, classes, 3), splits, replace(recipe, epochs=3), seeds, device="cpu")
+
+    def launch(ladders: list[Ladder], streams: Streams, *_: object, **__: object) -> Fleet:
+        launched.append(_launch_on_gpu(ladders, streams, compiled=False, exact=True))
+        return launched[-1]
+
+    plain = train()
+    monkeypatch.setattr(loop, "launch", launch)
+    ours = train()
+    assert [type(fleet) for fleet in launched] == [kind]
+    for mine, theirs in zip(ours.histories, plain.histories, strict=True):
+        assert [line["total"] for line in mine] == pytest.approx([line["total"] for line in theirs], rel=1e-4)
+        assert [line.get("validation_error") for line in mine] == [line.get("validation_error") for line in theirs]
 
 
 @pytest.mark.usefixtures("machine")

@@ -223,7 +223,7 @@ def _train_epoch(fleet: Fleet, job: Job, epoch: int) -> History:
     started = time.perf_counter()
     updates = fleet.streams.updates
     rates = _rates(job.recipes, (epoch - 1) * updates, updates)
-    if not isinstance(fleet.ladder, Ladder):  # one member, which may draw by itself
+    if not isinstance(fleet.ladders[0], Ladder):  # the one member, which may draw by itself
         seed_draws(job.seeds[0], epoch)
     costs = fleet.train_epoch(rates if len(set(map(_schedule, job.recipes))) > 1 else rates[:, 0])
     costs = costs.view(updates, fleet.members, -1).double().cpu()
