@@ -101,6 +101,16 @@ def test_a_state_is_as_random_as_it_says_dropout_included():
     assert torch.equal(second.ladder_.network[0].weight, model.ladders_[1].network[0].weight)
 
 
+def test_a_state_decides_on_first_weights_that_are_drawn_once_the_shape_of_rows_is_known():
+    states = []
+    for state in (0, 0, 1):
+        torch.rand(7)  # the generator is elsewhere each time
+        network = nn.Sequential(nn.LazyLinear(8), nn.ReLU(), nn.LazyLinear(10))
+        states.append(classifier(network, epochs=1, random_state=state).fit(ROWS, SEEN).ladder_.state_dict())
+    assert all(torch.equal(tensor, states[1][name]) for name, tensor in states[0].items())
+    assert (states[0]["network.0.weight"] - states[2]["network.0.weight"]).abs().max() > 0.05
+
+
 class AlwaysDrawing(nn.Linear):
     """It drops values in eval mode, too."""
 

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import replace
 from math import isfinite
@@ -22,6 +23,7 @@ from tikas.training import evaluation
 from tikas.training.building import build_ladder
 from tikas.training.fit import Progress, Trained, TrainingDivergedError, error_of, fit
 from tikas.training.fleet import Fleet
+from tikas.training.randomness import own_randomness
 from tikas.training.recipe import Recipe
 
 CLASSES = np.arange(120) % 3
@@ -230,6 +232,43 @@ def test_weights_and_dropout_of_a_module_follow_from_the_seed_alone():
         states.append(train_on_images(seed).state_dict())
     assert all(torch.equal(tensor, states[1][name]) for name, tensor in states[0].items())
     assert not torch.equal(states[0]["network.1.weight"], states[2]["network.1.weight"])
+
+
+def test_what_a_module_draws_is_another_thing_in_every_epoch_and_of_every_seed():
+    drawn: list[float] = []
+
+    class Drawing(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            if self.training:
+                drawn.append(torch.rand(1).item())
+            return super().forward(x)
+
+    def build(_: Recipe, shape: Sequence[int], outputs: int, seed: int | None) -> Ladder:  # noqa: ARG001
+        model = gamma(Drawing(*shape, outputs), outputs, example=torch.zeros(2, *shape))
+        drawn.clear()  # what it drew when it was tried
+        return model
+
+    draws = []
+    for seed in (0, 1, 0):
+        train(replace(RECIPE, costs=1.0, epochs=2), seed=seed, build=build)
+        draws.append(drawn.copy())
+    assert draws[0] == draws[2]
+    assert len({*draws[0], *draws[1]}) == len(draws[0]) + len(draws[1]) > 4
+
+
+@pytest.mark.parametrize(("in_use", "forked"), [(False, []), (True, [0, 1])])
+def test_gpus_that_are_not_in_use_are_left_so(monkeypatch, in_use, forked):
+    """To read the state of a generator there takes memory there."""
+    asked, seeded = [], []
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: in_use)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", seeded.append)
+    monkeypatch.setattr(torch.random, "fork_rng", lambda devices: asked.append(list(devices)) or nullcontext())
+    state = torch.get_rng_state()
+    with own_randomness(seed=3):
+        assert torch.initial_seed() == 3
+    torch.set_rng_state(state)
+    assert (asked, seeded) == ([forked], [3] * in_use)
 
 
 # History.

@@ -50,11 +50,11 @@ def build_around(module: nn.Module, rows: NDArray[np.float32]) -> Build:
     2.0
     """
 
-    def build(recipe: Recipe, input_shape: Sequence[int], outputs: int, _: int | None) -> Ladder:
+    def build(recipe: Recipe, input_shape: Sequence[int], outputs: int, seed: int | None) -> Ladder:
         example = torch.from_numpy(rows[:2])
         copy = _copied(module).cpu().float()
         try:
-            with own_randomness():  # it may draw when it is tried, in eval mode too
+            with own_randomness(seed):  # it is tried: lazy layers draw their first weights then
                 model = gamma(copy, outputs, recipe.levels_of_noise(), recipe.costs[0], example=example)
         except WrongScoresError as error:
             raise ValueError(str(error).replace(SET_CLASSES, CLASSES_OF_Y)) from error

@@ -1,10 +1,10 @@
 """From a recipe to a member: the ladder that it describes, or the Γ-model around a module that has a name."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import cast
 
 import torch
-from torch import nn
 
 from tikas.data.streams import generator
 from tikas.model.checks import hint_of_channels_last
@@ -65,21 +65,14 @@ def _build_around_module(recipe: Recipe, input_shape: Sequence[int], outputs: in
     name = str(recipe.network[0])
     try:
         with single_precision():
-            network, rows = _build_module(name, outputs, input_shape[0], seed), torch.zeros(2, *input_shape)
+            with nullcontext() if seed is None else own_randomness(seed):  # layers draw their first weights there
+                network = MODULES[name](outputs, input_shape[0])
+            rows = torch.zeros(2, *input_shape)
             return cast("Ladder", gamma(network, outputs, recipe.levels_of_noise(), recipe.costs[0], example=rows))
     except RuntimeError as error:
         if min(input_shape[1:]) >= least_side(name):
             raise
         raise _too_small(name, tuple(input_shape)) from error
-
-
-def _build_module(name: str, outputs: int, channels: int, seed: int | None) -> nn.Module:
-    """Its layers draw their first weights from torch's global generators and from no others."""
-    if seed is None:
-        return MODULES[name](outputs, channels)
-    with own_randomness():
-        torch.manual_seed(seed)
-        return MODULES[name](outputs, channels)
 
 
 def _too_small(name: str, shape: tuple[int, ...]) -> MapTooSmallError:
