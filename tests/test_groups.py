@@ -346,9 +346,12 @@ def test_want_of_memory_on_a_cpu_splits_too(monkeypatch):
     "message",
     [
         "CUDA error: out of memory\nSearch for `cudaErrorMemoryAllocation'",
+        "CUDA driver error: out of memory",
+        "Triton Error [CUDA]: out of memory",
         "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+        "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
     ],
-    ids=["CUDA", "a library"],
+    ids=["CUDA", "its driver", "a kernel that is loaded", "a library", "another"],
 )
 def test_want_of_memory_that_is_not_the_allocators_splits_too(monkeypatch, message):
     """A graph, or the scratch of a library, on a GPU that is full of tensors."""
@@ -365,6 +368,17 @@ def test_any_other_error_does_not_split(monkeypatch):
     tried = fails_once(monkeypatch, lambda: torch.zeros(2) @ torch.zeros(3))
     with pytest.raises(RuntimeError, match="inconsistent tensor size"):
         together()
+    assert tried == [SEEDS]
+
+
+def test_want_of_memory_that_the_caller_has_met_before_is_not_taken_for_another(monkeypatch):
+    """Who tries again with less is in the middle of handling it."""
+    tried = fails_once(monkeypatch, lambda: torch.zeros(2) @ torch.zeros(3))
+    try:
+        raise MemoryError("of the caller")
+    except MemoryError:
+        with pytest.raises(RuntimeError, match="inconsistent tensor size"):
+            together()
     assert tried == [SEEDS]
 
 
@@ -768,6 +782,24 @@ def test_ctrl_c_in_a_thread_stops_the_fleets_of_all_devices():
     assert cut.interrupted
     assert all(len(history) < 4 for history in cut.histories)
     assert all(ladder(examples().rows).isfinite().all() for ladder in cut.ladders)
+
+
+@pytest.mark.parametrize("begun", [0, 1, 2])
+def test_ctrl_c_while_devices_are_set_to_work_stops_them_all(monkeypatch, begun):
+    submit_as_ever, calls = groups.ThreadPoolExecutor.submit, []
+
+    def submit(pool: object, *arguments: object) -> object:
+        calls.append(arguments)
+        if len(calls) == begun + 1:
+            raise KeyboardInterrupt
+        return submit_as_ever(pool, *arguments)
+
+    monkeypatch.setattr(groups.ThreadPoolExecutor, "submit", submit)
+    cut = train_in_groups(job([replace(RECIPE, epochs=10_000)] * 5), [CPU] * 3, None)
+    assert cut.interrupted
+    assert len(cut.ladders) == 5
+    assert all(len(history) < 10_000 for history in cut.histories)
+    assert cut.histories[-1] == []  # of the last device, which had not begun
 
 
 def test_ctrl_c_while_the_main_thread_waits_for_devices_keeps_what_there_is(monkeypatch):

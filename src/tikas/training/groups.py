@@ -1,8 +1,9 @@
 """Members spread over GPUs, and over as many fleets, one after another, as memory asks for."""
 
 import gc
+import sys
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from math import ceil
 from threading import Event, Lock
@@ -17,8 +18,8 @@ from tikas.training.loop import History, Job, Progress, Trained, train
 from tikas.training.memory import bytes_of_a_member, free_bytes, shortage
 
 SHARE_OF_MEMORY = 0.9
-NO_MEMORY = ("DefaultCPUAllocator", "CUDA error: out of memory", "STATUS_ALLOC_FAILED")
-"""How torch on a CPU, CUDA (of a graph, say) and its libraries say in other errors that there was no memory left."""
+NO_MEMORY = ("out of memory", "DefaultCPUAllocator", "STATUS_ALLOC_FAILED", "ALLOCATION_FAILED")
+"""How CUDA (of a graph, say), Triton, torch on a CPU and libraries say in other errors that no memory was left."""
 
 
 def suitable_devices(asked: str | torch.device | None, members: int) -> list[torch.device]:
@@ -63,18 +64,21 @@ def train_in_groups(job: Job, devices: Sequence[torch.device], on_epoch: Callabl
     if len(shares) == 1:
         parts = _train_share(job, shares[0], devices[0], reporter, stop)
     else:
+        futures: list[Future[dict[int, Trained]]] = []
+
+        def train_all() -> list[dict[int, Trained]]:
+            for share, device in list(zip(shares, devices, strict=False))[len(futures) :]:
+                futures.append(pool.submit(_train_share, job, share, device, reporter, stop))
+                # where one has failed, other devices need not go on
+                futures[-1].add_done_callback(lambda ended: stop.set() if ended.exception() else None)
+            return [future.result() for future in futures]
+
         with ThreadPoolExecutor(len(shares)) as pool:
-            futures = [
-                pool.submit(_train_share, job, share, device, reporter, stop)
-                for share, device in zip(shares, devices, strict=False)
-            ]
-            for future in futures:  # where one has failed, other devices need not go on
-                future.add_done_callback(lambda ended: stop.set() if ended.exception() else None)
             try:
-                done = [future.result() for future in futures]
-            except KeyboardInterrupt:
+                done = train_all()
+            except KeyboardInterrupt:  # perhaps before all had begun: those train for no epoch
                 stop.set()
-                done = [future.result() for future in futures]
+                done = train_all()
         parts = {member: part for share in done for member, part in share.items()}
     trained = [parts[member] for member in range(members)]
     return Trained(
@@ -117,7 +121,7 @@ def _train_group(job: Job, device: torch.device, reporter: "_Reporter", stop: Ev
     torch.OutOfMemoryError
         Where it could not be smaller.
     """
-    members, free = len(job.seeds), free_bytes(device)
+    members, free, handled = len(job.seeds), free_bytes(device), sys.exception()
     kept = None if job.keeping is None else job.keeping.take_up(job.names)
     finished = 0 if kept is None else len(kept[0].history)
 
@@ -134,9 +138,11 @@ def _train_group(job: Job, device: torch.device, reporter: "_Reporter", stop: Ev
             job.keeping.discard(job.names)
         return trained
     except (RuntimeError, MemoryError) as error:
-        if not _out_of_memory(error):
+        errors = _chain(error, handled)
+        if not any(map(_out_of_memory, errors)):
             raise
-        cause = _without_tracebacks(error)
+        for each in errors:  # whose frames hold the fleet
+            each.with_traceback(None)
     # Only here, where the error is gone, nothing holds on to the fleet any more but the circles that are in it.
     gc.collect()
     torch.cuda.empty_cache()
@@ -144,26 +150,22 @@ def _train_group(job: Job, device: torch.device, reporter: "_Reporter", stop: Ev
         of_rows = _bytes_to_bring(job, device)
         raise torch.OutOfMemoryError(
             shortage(device, reporter.needed, of_rows, free, job.recipes[0].batch_size)
-        ) from cause
+        ) from errors[0]
     reporter.splits(members, finished)
     return None
 
 
-def _out_of_memory(error: BaseException | None) -> bool:
-    """Whether memory was wanting, on a GPU or not, or an error came up on the way out from that, as in a capture."""
-    while error is not None:
-        if isinstance(error, torch.OutOfMemoryError | MemoryError) or any(sign in str(error) for sign in NO_MEMORY):
-            return True
-        error = error.__context__
-    return False
+def _chain(error: BaseException, handled: BaseException | None) -> list[BaseException]:
+    """An error and those on whose way out it came up, as in a capture, up to one that the caller handles already."""
+    chain = [error]
+    while (before := chain[-1].__context__) is not None and before is not handled:
+        chain.append(before)
+    return chain
 
 
-def _without_tracebacks(error: BaseException) -> BaseException:
-    """The same error, and those that it came up from, without the frames that hold a fleet."""
-    each: BaseException | None = error
-    while each is not None:
-        each = each.with_traceback(None).__context__
-    return error
+def _out_of_memory(error: BaseException) -> bool:
+    """Whether memory was wanting, on a GPU or not."""
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(sign in str(error) for sign in NO_MEMORY)
 
 
 def _by_epochs(job: Job, members: Sequence[int]) -> list[list[int]]:
