@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from tikas import LadderClassifier
 from tikas.data.splits import Split, split
 from tikas.data.streams import Examples, Streams
+from tikas.model.gamma import gamma
 from tikas.model.ladder import Ladder
 from tikas.training import groups, loop, memory
 from tikas.training.building import build_ladder
@@ -247,6 +248,29 @@ def test_memory_is_planned_for_the_rows_that_are_there(monkeypatch, fleets, sett
         room_for(members, monkeypatch, unlabeled, labeled, build_double(recipe, (7,), 3, 0))
         together([recipe] * 5)
     assert fleets == [SEEDS, SEEDS[:3], SEEDS[3:]]
+
+
+def test_memory_of_a_network_of_somebody_elses_is_planned_for_all_that_its_layers_give():
+    class Pair(nn.Linear):
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            return super().forward(x), x
+
+    class Network(nn.Module):
+        def __init__(self, width: int) -> None:
+            super().__init__()
+            self.first, self.activation, self.last = nn.Linear(7, width), nn.ReLU(), Pair(width, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.last(self.activation(self.first(x)))[0]
+
+    model, state = gamma(Network(100), 3, example=torch.rand(2, 7)), torch.get_rng_state()
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    planned = bytes_of_a_member(model, unlabeled=20, labeled=12, updates_in_a_block=1)
+    given, noise = 100 + 100 + (3 + 100), 7 + 3
+    assert planned == 4 * (7 * parameters + 2 * (2 * 20 + 12) * given + (20 + 12) * noise)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert not any(layer._forward_hooks for layer in model.network.modules())
+    assert model.network.training
 
 
 @pytest.mark.parametrize("costs", [1.0, 0.0])
