@@ -799,9 +799,12 @@ class TestFailure:
         assert the_same_objects(vars(model), {**attributes, "random_state": 9})
         assert_array_equal(model.predict_proba(IRIS), before)
 
-    def test_a_verbose_fit_is_silent_where_there_is_no_terminal(self, capsys):
+    def test_a_verbose_fit_tells_what_it_needs_where_there_is_no_terminal_and_any_other_nothing(self, capsys):
         classifier(verbose=True).fit(IRIS, SEEN)
-        assert capsys.readouterr() == ("", "")
+        classifier().fit(IRIS, SEEN)
+        output, told = capsys.readouterr()
+        assert output == ""
+        assert re.fullmatch(r"training: getting ready: 1 member, about \S+ of \S+ GB\n", told)
 
     def test_nothing_warns_on_rows_of_unit_scale(self):
         with warnings.catch_warnings():

@@ -86,7 +86,7 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
         fitted ladders lie on the CPU. Images, and flat rows if they are many, are predicted on that GPU too, some
         thousand at a time; on the CPU where it is not there, as with a model from another machine.
     verbose : bool, default=False
-        Whether a progress bar is shown, on a terminal.
+        Whether a progress bar is shown, or where there is no terminal, a line before each fleet starts.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""The progress bar: epoch, costs, error and time left, on a terminal and nowhere else."""
+"""The progress bar: epoch, costs, error and time left, on a terminal; elsewhere a line for what comes before epochs."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 def progress_bar(
     *, shown: bool = True, title: str = "training", console: Console | None = None
 ) -> Iterator[Callable[[Progress], None] | None]:
-    """A bar for as long as the context lasts; gives what to call after every epoch, or None where no bar is shown.
+    """A bar for as long as the context lasts; gives what to call after every epoch, or None where nothing is shown.
 
     Parameters
     ----------
     shown
-        Whether a bar is wanted; on what is not a terminal there is none in any case.
+        Whether a bar is wanted. What is not a terminal gets none, but a line before each fleet starts: what it needs.
     title
         What stands before the bar.
     console
@@ -29,11 +29,13 @@ def progress_bar(
 
     Examples
     --------
-    >>> import io
+    >>> import sys
     >>> from rich.console import Console
-    >>> with progress_bar(console=Console(file=io.StringIO())) as on_epoch:
-    ...     on_epoch is None  # not a terminal: `fit` takes None for no callback
-    True
+    >>> from tikas.training.fit import Progress
+    >>> with progress_bar(console=Console(file=sys.stdout)) as on_epoch:
+    ...     on_epoch(Progress(0, 10, [], "getting ready: 5 members, about 0.4 of 23 GB"))
+    ...     on_epoch(Progress(1, 10, [{"total": 1.0, "supervised": 0.5}]))
+    training: getting ready: 5 members, about 0.4 of 23 GB
     """
     if not shown:
         yield None
@@ -44,7 +46,7 @@ def progress_bar(
 
     console = console or RichConsole(stderr=True)
     if not console.is_terminal:
-        yield None
+        yield lambda progress: _tell(console, title, progress.doing)
         return
     columns = (
         TextColumn("{task.description}"),
@@ -63,6 +65,11 @@ def progress_bar(
             bar.update(task, total=progress.epochs, completed=progress.epoch, figures=figures(progress, error))
 
         yield on_epoch
+
+
+def _tell(console: Console, title: str, doing: str) -> None:
+    if doing:
+        console.print(f"{title}: {doing}", markup=False, highlight=False, soft_wrap=True)
 
 
 def last_error(progress: Progress, before: float | None) -> float | None:
