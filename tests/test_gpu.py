@@ -121,31 +121,34 @@ def test_a_member_learns_the_same_alone_and_in_company(kind: str) -> None:
 
 
 def test_members_of_other_settings_train_as_one_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In exact products; the noise of another member changes the total by a hundredth, any other setting by more."""
     monkeypatch.setattr("tikas.training.engine.WORTH_COMPILING", 0)
     rows = torch.rand(1000, 30, generator=torch.Generator().manual_seed(0))
     targets = (rows[:, 0] * 3).long()
-    recipes = [replace(RECIPE, noise=(n,), costs=(c, 1.0, 0.1), learning_rate=r) for n, c, r in SETTINGS]
+    exact = replace(RECIPE, precision="exact")
+    recipes = [replace(exact, noise=(n,), costs=(c, 1.0, 0.1), learning_rate=r) for n, c, r in SETTINGS]
     splits = [split(targets.numpy(), 60, seed=seed) for seed in range(3)]
     together = fit(Examples(rows, targets, 3), splits, recipes, [0, 1, 2])
     for seed, recipe in enumerate(recipes):
         alone = fit(Examples(rows, targets, 3), [splits[seed]], recipe, [seed])
-        assert together.histories[seed][-1]["total"] == pytest.approx(alone.histories[0][-1]["total"], rel=2e-2)
+        assert together.histories[seed][-1]["total"] == pytest.approx(alone.histories[0][-1]["total"], rel=2e-3)
 
 
 @pytest.mark.parametrize(("recipe", "shape"), [(RECIPE, (30,)), (PRODUCTS, (2, 9, 9))], ids=["written out", "compiled"])
 def test_threads_capture_and_train_side_by_side(
     recipe: Recipe, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on two GPUs; here it is one, given twice."""
+    """As on two GPUs; here it is one, given twice. Exact products tell members apart, by 6 in 10,000 at the least."""
     monkeypatch.setattr("tikas.training.engine.WORTH_COMPILING", 0)
     rows = torch.rand(1000, *shape, generator=torch.Generator().manual_seed(0))
     targets = (rows.flatten(1)[:, 0] * 3).long()
     splits = [split(targets.numpy(), 60, seed=seed) for seed in range(4)]
+    recipe = replace(recipe, precision="exact")
     as_one = fit(Examples(rows, targets, 3), splits, recipe, range(4))
     monkeypatch.setattr("tikas.training.fit.suitable_devices", lambda *_: [torch.device("cuda", 0)] * 2)
     spread = fit(Examples(rows, targets, 3), splits, recipe, range(4))
     for one, other in zip(as_one.histories, spread.histories, strict=True):
-        assert other[-1]["total"] == pytest.approx(one[-1]["total"], rel=2e-2)
+        assert other[-1]["total"] == pytest.approx(one[-1]["total"], rel=3e-4)
 
 
 def test_convolutional_members_are_watched_one_by_one_as_they_are_trained() -> None:
