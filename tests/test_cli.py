@@ -96,11 +96,12 @@ def test_help_tells_the_costs_that_are_taken_where_they_are_left_open(capsys: py
     ).groups()
     networks = {"conv_small": maps, "conv_large": large, "conv_fc": fc}
     told = {(name,): tuple(map(float, costs.split())) for name, costs in networks.items()}
-    assert told == {network: costs_that_suit(network, np.zeros((2, 3, 32, 32))) for network in told}
+    images = np.zeros((2, 3, 32, 32))
+    assert told == {network: costs_that_suit(network, images, "classification") for network in told}
     rows = np.array([[-0.1], [0.1]])
     assert [tuple(map(float, each.split())) for each in (pixels, columns, values)] == [
-        costs_that_suit((8,), rows),
-        costs_that_suit((8,), 10 * rows),
+        costs_that_suit((8,), rows, "classification"),
+        costs_that_suit((8,), 10 * rows, "classification"),
         tikas.LadderRegressor().costs,
     ]
 
@@ -481,8 +482,6 @@ def test_defaults_follow_from_the_data_and_the_network() -> None:
     assert preset("--network", "conv 8 3", "mean 3 stride=2", "--labels", "60").costs == (1.0,)
     assert preset("--data", "mnist", "--network", "100", "50").costs == (1000.0, 10.0, 0.1)
     cifar = next(cell.recipe for cell in CELLS if cell.name == "table3/large-gamma/4000")
-    values = Recipe(data="my.csv", costs=tikas.LadderRegressor().costs)
-    assert preset("--data", "my.csv", "--task", "regression").costs == values.costs
     assert preset("--data", "cifar10") == preset("--data", "my.csv", "--data=cifar10") == cifar
     assert preset("--data", "cifar10", "--network", "conv_large", "--costs", "4", "--preprocess", "whiten") == cifar
     module = preset("--data", "cifar10", "--network", "conv_pool_cnn_c")
@@ -492,7 +491,6 @@ def test_defaults_follow_from_the_data_and_the_network() -> None:
     assert preset("--network", "top").costs == preset("--network").costs == (1000.0, 0.1)
     assert preset("--network", "global").costs == (1.0,)
     assert preset("--network", "--costs", "5", "1").costs == (5.0, 1.0)
-    assert preset("--data", "my.csv", "--task", "regression", "--network").costs == (1.0, 0.1)
 
 
 @pytest.mark.parametrize(
@@ -714,32 +712,50 @@ class ChosenError(Exception):
     """A recipe that was about to be trained by."""
 
 
-@pytest.mark.parametrize(
-    ("preprocess", "task", "costs", "epochs"),
-    [
-        ("none", "classification", (1000, 10, 0.1), 100),
-        ("standardize", "classification", (10, 1, 0.1), 300),
-        ("standardize", "regression", (1, 0.1), 300),
-    ],
-)
-def test_costs_and_epochs_that_are_left_open_are_those_of_the_estimators(
-    preprocess: str, task: str, costs: tuple[float, ...], epochs: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def _untrained(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every door raises the recipe that it chose in place of training by it."""
+
     def choose(_: object, __: object, recipe: Recipe | list[Recipe], *___: object, **____: object) -> None:
         raise ChosenError(recipe if isinstance(recipe, Recipe) else recipe[0])
 
     for door in ("tikas.estimators.base.fit", "tikas.experiments.run.fit"):
         monkeypatch.setattr(door, choose)
-    x, y = np.resize([0.2, 0.3, 0.5], (2000, 1)), [3, 7] * 1000
-    pd.DataFrame({"size": x[:, 0], "kind": y}).to_csv("mine.csv", index=False)
-    with pytest.raises(ChosenError) as by_estimator:
-        {"classification": tikas.LadderClassifier, "regression": tikas.LadderRegressor}[task](
-            preprocess=preprocess
-        ).fit(x, y)
+
+
+@pytest.mark.usefixtures("_untrained")
+@pytest.mark.parametrize(
+    ("network", "preprocess", "task", "costs", "epochs"),
+    [
+        ((256, 128), "none", "classification", (1000, 10, 0.1), 100),
+        ((256, 128), "standardize", "classification", (10, 1, 0.1), 300),
+        ((256, 128), "standardize", "regression", (1, 0.1), 300),
+        ((), "none", "classification", (1000, 0.1), 100),
+        ((), "none", "regression", (1, 0.1), 100),
+        (("conv_fc",), "none", "classification", (1000, 10, 0.1), 100),
+        (("conv_fc",), "none", "regression", (1, 0.1), 100),
+        (("conv_small",), "standardize", "classification", (1,), 100),
+        (("conv_small",), "standardize", "regression", (1, 0.1), 100),
+        (("conv_large",), "none", "classification", (4,), 100),
+        (("conv 8 3", "max 2"), "none", "regression", (1, 0.1), 100),
+        (("conv_pool_cnn_c",), "none", "classification", (1,), 100),
+    ],
+)
+def test_costs_and_epochs_that_are_left_open_are_those_of_the_estimators(
+    network: tuple[int | str, ...], preprocess: str, task: str, costs: tuple[float, ...], epochs: int
+) -> None:
+    x, y = np.resize([0.2, 0.3, 0.5], (2000, 1, 1, 1)) * np.ones((4, 4)), np.array([3, 7] * 1000)
+    np.savez("mine.npz", x=x, y=y)
+    door = {"classification": tikas.LadderClassifier, "regression": tikas.LadderRegressor}[task]
+    chosen = []
+    for open_costs in ({}, {"costs": None}):
+        with pytest.raises(ChosenError) as by_estimator:
+            door(network, preprocess=preprocess, **open_costs).fit(x, y)
+        chosen.append(by_estimator.value.args[0])
     with pytest.raises(ChosenError) as by_command:
-        run("train", "--data", "mine.csv", "--target", "kind", "--preprocess", preprocess, "--task", task)
-    chosen = [error.value.args[0] for error in (by_estimator, by_command)]
-    assert [(recipe.costs, recipe.epochs) for recipe in chosen] == [(costs, epochs)] * 2
+        run("train", "--data=mine.npz", "--network", *map(str, network), "--preprocess", preprocess, "--task", task)
+    chosen.append(by_command.value.args[0])
+    assert [(recipe.costs, recipe.epochs) for recipe in chosen] == [(costs, epochs)] * 3
 
 
 @pytest.mark.parametrize("first", ["", "low"])

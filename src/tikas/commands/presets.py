@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from tikas.data.kinds import Kind, kind_of
 from tikas.training.recipe import DIGITS, Recipe
-from tikas.training.suitable import COSTS_OF_VALUES, costs_for, suitable_costs_on_maps
+from tikas.training.suitable import costs_for, suitable_costs_on_maps
 
 CIFAR10 = Recipe(
     data="cifar10",
@@ -30,6 +30,8 @@ OF_KINDS: dict[Kind, Recipe] = {
 def preset_for(arguments: Sequence[str]) -> Recipe:
     """The recipe whose values hold for what the arguments of `tikas train` leave open.
 
+    Its costs and epochs are for a data set; rows of one's own get theirs once they are there.
+
     Examples
     --------
     >>> preset_for(["train"]).data, preset_for(["train", "--data", "mnist"]).costs
@@ -41,8 +43,6 @@ def preset_for(arguments: Sequence[str]) -> Recipe:
     """
     data = (_values_of("--data", arguments) or ["digits"])[0]
     preset = replace(OF_DATA_SETS.get(data, OF_KINDS[kind_of(data)]), data=data)
-    if _values_of("--task", arguments) == ["regression"]:
-        preset = replace(preset, costs=COSTS_OF_VALUES)
     words = _values_of("--network", arguments)
     if words is None:
         return preset
@@ -50,9 +50,7 @@ def preset_for(arguments: Sequence[str]) -> Recipe:
         chosen = Recipe(network=tuple(int(word) if word.isdecimal() else word for word in words), costs=(0.0,))
     except ValueError:
         return preset  # the parser will say what is wrong with it
-    costs = Recipe().costs if preset.takes_maps else preset.costs
-    if chosen.takes_maps:
-        costs = suitable_costs_on_maps(chosen.network)
+    costs = suitable_costs_on_maps(chosen.network) if chosen.takes_maps else Recipe.costs
     if chosen.is_module:
         preset = replace(preset, activation=Recipe.activation)  # it has its own
     return replace(preset, network=chosen.network, costs=costs_for(chosen.levels, costs))

@@ -178,8 +178,8 @@ def _completed(command: Train, rows: Rows) -> Recipe:
     recipe = command.recipe
     if kind_of(recipe.data) == "data set":
         return recipe
-    if command.costs is None and recipe.task == "classification":
-        recipe = replace(recipe, costs=costs_that_suit(recipe.network, rows.train_x))
+    if command.costs is None:
+        recipe = replace(recipe, costs=costs_that_suit(recipe.network, rows.train_x, recipe.task))
     if command.epochs is None:
         trained = len(rows.train_x) - recipe.validation
         recipe = replace(recipe, epochs=suitable_epochs(trained, recipe.batch_size, usual_epochs(rows.train_x)))

@@ -82,7 +82,7 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TakesRo
         if isinstance(self.network, nn.Module):
             chosen |= settings_around_module(chosen, self.task)
         elif self.costs is None:
-            chosen["costs"] = costs_that_suit(in_one_form(chosen["network"]), rows)
+            chosen["costs"] = costs_that_suit(in_one_form(chosen["network"]), rows, self.task)
         if self.epochs is None:
             usual = DIGITS.epochs if isinstance(self.network, nn.Module) else usual_epochs(rows)
             chosen["epochs"] = suitable_epochs(len(rows), Recipe(batch_size=self.batch_size).batch_size, usual)

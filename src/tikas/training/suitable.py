@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
+from tikas.model.names import Task
 from tikas.training.networks import Network, rungs_of, takes_maps
 from tikas.training.recipe import DIGITS
 
@@ -19,7 +20,7 @@ COSTS_ON_MAPS: dict[int | str, tuple[float, ...]] = {
 """The paper's costs for its convolutional networks."""
 
 COSTS_OF_VALUES = (1.0, 0.1)
-"""Costs for a regression, of every door."""
+"""Costs for a regression, of every door and every network."""
 
 VARIANCE_OF_PIXELS = 0.1
 """More than columns of pixels in [0, 1] have in the mean."""
@@ -56,15 +57,23 @@ def suitable_costs(rows: NDArray[Any]) -> tuple[float, ...]:
     return bottom, max(1.0, bottom / 100), 0.1
 
 
-def costs_that_suit(network: Network, rows: NDArray[Any]) -> tuple[float, ...]:
-    """Costs of a classifier that every door takes where they are left open: by the network's kind, or the rows' scale.
+def costs_that_suit(network: Network, rows: NDArray[Any], task: Task) -> tuple[float, ...]:
+    """Costs that every door takes where they are left open.
+
+    Those of a regression are the same for every network; those of a classifier follow from the network's kind, or from
+    the rows' scale.
 
     Examples
     --------
     >>> import numpy as np
-    >>> costs_that_suit((), np.array([[0.0], [0.2]])), costs_that_suit(("conv_small",), np.zeros((2, 1, 28, 28)))
+    >>> rows, images = np.array([[0.0], [0.2]]), np.zeros((2, 1, 28, 28))
+    >>> costs_that_suit((), rows, "classification"), costs_that_suit(("conv_small",), images, "classification")
     ((1000.0, 0.1), (1.0,))
+    >>> costs_that_suit(("conv_small",), images, "regression")
+    (1.0, 0.1)
     """
+    if task == "regression":
+        return COSTS_OF_VALUES
     if takes_maps(network):
         return suitable_costs_on_maps(network)
     return costs_for(1 + len(rungs_of(network, 1)), suitable_costs(rows))
