@@ -1,9 +1,11 @@
 """What is left open follows from the scale of the rows and their number."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
-from tikas.training.suitable import suitable_costs, suitable_epochs, usual_epochs
+from tikas.training.suitable import VALUES_AT_A_TIME, _variance, suitable_costs, suitable_epochs, usual_epochs
 
 
 @pytest.mark.parametrize(
@@ -26,3 +28,14 @@ def test_columns_that_vary_more_than_pixels_take_more_epochs_and_images_do_not(d
     rows = np.array([[-deviation], [deviation]])
     assert usual_epochs(rows) == epochs
     assert usual_epochs(rows.reshape(-1, 1, 1, 1)) == 100
+
+
+@pytest.mark.parametrize("columns", [1, 3, 784, VALUES_AT_A_TIME + 1])
+def test_the_variance_is_numpys_and_takes_little_memory_beside_the_rows(columns):
+    rows = np.random.default_rng(0).normal(1000, 0.1, (2**22 // columns, columns)).astype(np.float32)
+    tracemalloc.start()
+    variance = _variance(rows)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert variance == pytest.approx(rows.var(0, dtype=float).mean(), rel=1e-9)
+    assert most < rows.nbytes / 2  # a copy in double precision is twice that, and another holds squares

@@ -28,6 +28,9 @@ VARIANCE_OF_PIXELS = 0.1
 EPOCHS_OF_COLUMNS = 300
 """For columns that vary more than those."""
 
+VALUES_AT_A_TIME = 2**17
+"""Of which the variance is computed, so that little memory is needed beside the rows."""
+
 
 def costs_for(levels: int, costs: tuple[float, ...]) -> tuple[float, ...]:
     """Costs of a larger ladder for one of so many levels: the top keeps its own.
@@ -118,4 +121,13 @@ def suitable_epochs(rows: int, batch_size: int, usual: int = DIGITS.epochs) -> i
 
 def _variance(rows: NDArray[Any]) -> float:
     """Of a column, in the mean over the columns."""
-    return float(rows.var(0, dtype=float).mean())
+    return float(_variances(rows).mean())
+
+
+def _variances(rows: NDArray[Any]) -> NDArray[Any]:
+    """Of every column, in double precision, which rows are brought to some at a time."""
+    mean = rows.mean(0, dtype=float)
+    some = max(1, VALUES_AT_A_TIME // mean.size)
+    squares = (((rows[start : start + some] - mean) ** 2).sum(0) for start in range(0, len(rows), some))
+    variances: NDArray[Any] = sum(squares) / len(rows)
+    return variances
