@@ -4,6 +4,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
+from sklearn.datasets import load_digits
 
 from tikas.training.suitable import VALUES_AT_A_TIME, _variance, suitable_costs, suitable_epochs, usual_epochs
 
@@ -14,6 +15,25 @@ from tikas.training.suitable import VALUES_AT_A_TIME, _variance, suitable_costs,
 )
 def test_suitable_costs_fall_with_the_variance_of_the_columns_and_not_to_nothing(half_a_width, costs):
     assert suitable_costs(np.array([[-half_a_width, 50.0], [half_a_width, 50.0 + 2 * half_a_width]])) == costs
+
+
+@pytest.mark.parametrize("constant", [0, 0.1, -1000.1])
+def test_standardised_columns_are_not_taken_for_pixels_however_many_others_are_constant(constant):
+    rows = np.full((300, 50), constant, np.float32)
+    rows[::2, ::13], rows[1::2, ::13] = -1, 1
+    assert suitable_costs(rows) == (10, 1, 0.1)
+    assert usual_epochs(rows) == 300
+    assert suitable_costs(rows[::2]) == (1000, 10, 0.1)  # where nothing varies at all
+    assert usual_epochs(rows[::2]) == 100
+
+
+@pytest.mark.parametrize("darkest", [0, -0.5])
+def test_pixels_are_taken_for_pixels_however_wide_a_border_is_constant(darkest):
+    images = np.pad(load_digits().images[:20] > 8, ((0, 0), (2, 2), (2, 2))) + darkest
+    rows = images.reshape(20, -1)
+    varying = rows[:, rows.min(0) < rows.max(0)]
+    assert suitable_costs(rows) == (1000, 10, 0.1) != suitable_costs(varying)
+    assert usual_epochs(rows) == 100 != usual_epochs(varying)
 
 
 def test_suitable_epochs_make_900_updates_at_the_least():
