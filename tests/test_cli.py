@@ -26,7 +26,7 @@ from tikas.experiments.tasks import CELLS
 from tikas.training.fit import TrainingDivergedError
 from tikas.training.fleet import Fleet
 from tikas.training.recipe import Recipe
-from tikas.training.suitable import costs_that_suit
+from tikas.training.suitable import costs_that_suit, usual_epochs
 
 QUICK = ["--network", "16", "--epochs", "2", "--quiet"]
 
@@ -84,6 +84,22 @@ def test_help_tells_the_epochs_of_every_data_set(capsys: pytest.CaptureFixture[s
     ).groups()
     own = {data: preset_for(["train", "--data", data]).epochs for data in DATA_SETS}
     assert own == {"digits": int(digits), "cifar10": int(cifar), "mnist": int(usual), "fashion-mnist": int(usual)}
+
+
+def test_help_and_the_estimators_tell_the_epochs_of_ones_own_rows(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("train", "--help") == 0
+    printed = " ".join(capsys.readouterr().out.replace("│", "").split())
+    columns, pixels = re.search(
+        r"a table or folder are (\d+), but (\d+) of pixels and for networks that begin with a convolution", printed
+    ).groups()
+    documented = " ".join(tikas.LadderClassifier.__doc__.split())
+    maps, others = re.search(
+        r"rows: (\d+) for a network that begins with a convolution .*? pixels in \[0, 1\] do, (\d+) for other columns",
+        documented,
+    ).groups()
+    rows = np.array([[-1.0], [1.0]])
+    assert int(columns) == int(others) == usual_epochs(rows)
+    assert int(pixels) == int(maps) == usual_epochs(rows / 10) == usual_epochs(rows.reshape(2, 1, 1, 1))
 
 
 def test_help_tells_the_costs_that_are_taken_where_they_are_left_open(capsys: pytest.CaptureFixture[str]) -> None:

@@ -44,7 +44,7 @@ def test_suitable_epochs_make_900_updates_at_the_least():
 
 
 @pytest.mark.parametrize(("deviation", "epochs"), [(0.1, 100), (0.3, 100), (0.4, 300), (1, 300), (10, 300)])
-def test_columns_that_vary_more_than_pixels_take_more_epochs_and_images_do_not(deviation, epochs):
+def test_columns_that_vary_more_than_pixels_take_more_epochs_and_maps_do_not(deviation, epochs):
     rows = np.array([[-deviation], [deviation]])
     assert usual_epochs(rows) == epochs
     assert usual_epochs(rows.reshape(-1, 1, 1, 1)) == 100

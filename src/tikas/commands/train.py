@@ -82,7 +82,8 @@ class Train:
     for conv_fc; for a regression 1 0.1."""
     epochs: Number = None
     """Passes over the unlabelled rows. Without it, the data set's own: 150, of digits 100 and of cifar10 70. Those of a
-    table or folder are 300, of pixels 100, or more if its rows are few, and fewer if they are many."""
+    table or folder are 300, but 100 of pixels and for networks that begin with a convolution or pooling, or more if its
+    rows are few, and fewer if they are many."""
     seed: int = 0
     """Decides on labels, first weights, order and noise."""
     members: int = 1

@@ -58,9 +58,10 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
     denoiser : {"gaussian", "mlp", "no-product", "linear", "additive"}, default="gaussian"
         The denoising function.
     epochs : int or None, default=None
-        Passes over the rows. None lets them follow from the rows: 100 for images, for columns that vary as pixels in
-        [0, 1] do and for a module of your own, 300 for other columns, such as standardised ones; or more where that
-        would be fewer than 900 updates, or fewer (but ten) where it would be more than 15,000.
+        Passes over the rows. None lets them follow from network and rows: 100 for a network that begins with a
+        convolution or pooling, for a module of your own, and for columns that vary as pixels in [0, 1] do, 300 for
+        other columns, such as standardised ones; or more where that would be fewer than 900 updates, or fewer (but ten)
+        where it would be more than 15,000. Of images a network of dense rungs takes the values as columns.
     annealed : float, default=1/3
         Share of the updates, at the end, over which the learning rate goes linearly to zero.
     learning_rate : float, default=0.005

@@ -97,15 +97,18 @@ def suitable_costs_on_maps(network: Network) -> tuple[float, ...]:
 
 
 def usual_epochs(rows: NDArray[Any]) -> int:
-    """Epochs for rows of this scale: 100 for images and columns that vary as pixels in [0, 1] do, 300 beyond.
+    """Epochs for rows as a network takes them: 100 for columns that vary as pixels in [0, 1] do, 300 beyond.
 
-    Standardised columns gain more by it.
+    Standardised columns gain more by it. Images whose network begins with a convolution or pooling are taken as such,
+    and have 100 whatever their scale; for a network of dense rungs the values of an image are columns like any others.
 
     Examples
     --------
     >>> import numpy as np
     >>> usual_epochs(np.array([[0.0], [0.2]])), usual_epochs(np.array([[-1.0], [1.0]]))
     (100, 300)
+    >>> usual_epochs(np.array([[-1.0], [1.0]]).reshape(2, 1, 1, 1))
+    100
     """
     return EPOCHS_OF_COLUMNS if rows.ndim == 2 and _variance(rows) > VARIANCE_OF_PIXELS else DIGITS.epochs
 
