@@ -583,12 +583,14 @@ def test_data_that_are_not_there_are_told_what_is(
         ("minst.csv", "mnist or mnist.npz or mnist.tsv"),
         ("minst", "mnist or mnist.npz or mnist.tsv"),
         ("mnist.npy", "mnist or mnist.npz or mnist.tsv"),
+        ("digist", "digits or digistr.csv"),
+        ("digist.csv", "digits or digistr.csv"),
     ],
 )
 def test_near_files_do_not_hide_a_near_data_set_and_a_suffix_hides_neither(
     given: str, meant: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name in ("mnist.tsv", "mnist.npz"):
+    for name in ("mnist.tsv", "mnist.npz", "digistr.csv"):
         Path(name).touch()
     assert run("train", "--data", given) == 2
     assert said(capsys).endswith(f" or of a folder of images. Did you mean {meant}?")

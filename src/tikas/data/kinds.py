@@ -9,6 +9,9 @@ DATA_SETS = ("digits", "mnist", "fashion-mnist", "cifar10")
 MOST_NAMED = 3
 """Of what may have been meant."""
 
+ALIKE = 0.7
+"""How much names are, of 1, that may have been meant: mnist is for minst, and mine is not."""
+
 Kind = Literal["data set", "table", "folder"]
 
 
@@ -52,15 +55,17 @@ def check_there_is(data: str) -> None:
 
 
 def _near(path: Path) -> list[str]:
-    """Data sets, files and folders that are called much the same, suffix or not; none hides another."""
-    called = {name: [name] for name in DATA_SETS}
+    """The data set that is called most alike, then files and folders, suffix or not; a nearer one does not hide it."""
+    data_sets = {name: [name] for name in DATA_SETS}
+    files: dict[str, list[str]] = {}
     for each in sorted(path.parent.iterdir()) if path.parent.is_dir() else ():
         for name in {each.stem.lower(), each.name.lower()}:
-            called.setdefault(name, []).append(str(each))
+            files.setdefault(name, []).append(str(each))
     found = [
         each
+        for called in (data_sets, files)
         for word in (path.stem.lower(), path.name.lower())
-        for name in get_close_matches(word, called, n=1)
+        for name in get_close_matches(word, called, n=1, cutoff=ALIKE)
         for each in called[name]
     ]
     return list(dict.fromkeys(found))[:MOST_NAMED]
