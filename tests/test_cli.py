@@ -22,6 +22,7 @@ from tikas.data.kinds import DATA_SETS
 from tikas.data.sources import load
 from tikas.data.splits import split
 from tikas.data.streams import Batch
+from tikas.experiments.rows import Rows
 from tikas.experiments.tasks import CELLS
 from tikas.training.fit import TrainingDivergedError
 from tikas.training.fleet import Fleet
@@ -774,6 +775,22 @@ def test_costs_and_epochs_that_are_left_open_are_those_of_the_estimators(
         run("train", "--data=mine.npz", "--network", *map(str, network), "--preprocess", preprocess, "--task", task)
     chosen.append(by_command.value.args[0])
     assert [(recipe.costs, recipe.epochs) for recipe in chosen] == [(costs, epochs)] * 3
+
+
+@pytest.mark.parametrize("data", DATA_SETS)
+def test_a_data_set_keeps_its_own_costs_and_epochs_whatever_would_suit_its_rows(
+    data: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def choose(recipe: Recipe, *_: object, **__: object) -> None:
+        raise ChosenError(recipe)
+
+    x, y = np.resize(np.float32([-1, 1]), (60_000, 1)), np.arange(60_000) % 10
+    rows = Rows(x, y, np.arange(10), x[:0], y[:0])
+    monkeypatch.setattr("tikas.experiments.preparing.rows_for", lambda *_: rows)
+    monkeypatch.setattr("tikas.experiments.run.run", choose)
+    with pytest.raises(ChosenError) as by_command:
+        run("train", "--data", data)
+    assert by_command.value.args[0] == preset_for(["train", "--data", data])
 
 
 @pytest.mark.parametrize("first", ["", "low"])
