@@ -146,7 +146,7 @@ def test_the_table_of_digits_is_that_of_the_records() -> None:
 
 
 def engine_and_rival(hardware: str) -> tuple[float, float, float]:
-    """Milliseconds of an update by plain PyTorch and by the engine, and their ratio, in the last run on this hardware."""
+    """Milliseconds of an update by plain PyTorch and by the engine, and their ratio, of the last run there."""
     timed = {record["what"]: record for record in records("bench") if hardware in record["hardware"]}
     return timed["plain PyTorch"]["ms"], timed["engine"]["ms"], timed["engine"]["ratio"]
 
@@ -167,7 +167,7 @@ def test_the_figures_in_the_text_are_those_of_the_records() -> None:
         f"two of forty end at {fifty[-2]:.0f} %, and the median is {median(fifty):.2f} %",
         f"{quick['test_error']:.2f} % in {quick['seconds']:.0f} s",
         f"A plain PyTorch ladder takes {plain_on_gpu:.1f} ms there, {ratio_on_gpu:.0f} times as long",
-        f"{engine:.0f} ms there, that of a plain PyTorch ladder {plain:.0f}, in the median round {ratio:.1f} times as long",
+        f"{engine:.0f} ms there, that of a plain PyTorch ladder {plain:.0f}, in the median round {ratio:.1f} times",
     ):
         assert figure in PROSE
 
