@@ -2,10 +2,11 @@
 
     python benchmarks/cpu_bf16.py --record results/cpu-bf16.jsonl
 
-One seed of the paper's full ladder on two threads. Four programs: compiled in float32, which is the engine's; compiled
-under autocast; compiled with casts beside every product; and the same with product and casts as one operation that the
-compiler does not look into. On a chip without such instructions bf16 is emulated, and slow. A chip with AVX-512's bf16
-but without the tiles of AMX is had from one that has both by ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16.
+One seed of the paper's full ladder on two threads. Four programs: compiled in float32; compiled under autocast;
+compiled with casts beside every product; and the engine's, with product and casts as one operation that the compiler
+does not look into (`tikas.training.half_products`; records before 2026-11-18 have an operation of their own for that).
+On a chip without such instructions bf16 is emulated, and slow. That one with the tiles of AMX has AVX-512's bf16 alone
+can be pretended by ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16.
 """
 
 import argparse
@@ -19,6 +20,7 @@ from torch import Tensor
 from tikas.experiments.bench import Figure, epochs_of, interleave, start_fleet
 from tikas.experiments.bench_script import headline, line_of, report
 from tikas.model import dense
+from tikas.training.compilers import compiled_or_plain
 from tikas.training.fleet import Fleet
 from tikas.training.recipe import Recipe
 
@@ -42,37 +44,9 @@ class _Cast(torch.autograd.Function):
         return (gradient @ weight).float(), (gradient.mT @ x).float()
 
 
-@torch.library.custom_op("tikas_benchmark::product", mutates_args=())
-def _product(x: Tensor, weight: Tensor) -> Tensor:
-    return (x.bfloat16() @ weight.bfloat16().mT).float()
-
-
-@torch.library.custom_op("tikas_benchmark::product_back", mutates_args=())
-def _product_back(gradient: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    gradient = gradient.bfloat16()
-    return (gradient @ weight.bfloat16()).float(), (gradient.mT @ x.bfloat16()).float()
-
-
-@_product.register_fake
-def _(x: Tensor, weight: Tensor) -> Tensor:
-    return x.new_empty(len(x), len(weight))
-
-
-@_product_back.register_fake
-def _(_: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    return torch.empty_like(x), torch.empty_like(weight)
-
-
-def _keep_factors(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:  # noqa: ARG001
-    ctx.save_for_backward(*inputs)
-
-
-_product.register_autograd(
-    lambda ctx, gradient: _product_back(gradient.contiguous(), *ctx.saved_tensors), setup_context=_keep_factors
-)
-
-
-def fleet_with(product: Callable[[Tensor, Tensor], Tensor], *, autocast: bool = False) -> Fleet:
+def fleet_with(
+    product: Callable[[Tensor, Tensor], Tensor] = IN_FLOAT32, *, autocast: bool = False, in_half: bool = False
+) -> Fleet:
     """A fleet of one whose update is compiled with these products."""
     fleet = start_fleet(Recipe(), CPU, updates=10, program="plain")
     costs = fleet.ladder.costs
@@ -87,7 +61,7 @@ def fleet_with(product: Callable[[Tensor, Tensor], Tensor], *, autocast: bool = 
         dense.product = product
         return train_epoch(rates)
 
-    fleet.costs = torch.compile(run, dynamic=False)
+    fleet.costs = compiled_or_plain(run, in_half=in_half)
     fleet.train_epoch = with_these_products
     return fleet
 
@@ -103,10 +77,10 @@ def main() -> None:
     chip = {name: bool(getattr(torch.cpu, f"_is_{name}_supported")()) for name in ("avx512_bf16", "amx_tile")}
     print(chip, "instructions:", MOST, flush=True)
     fleets = {
-        "float32": fleet_with(IN_FLOAT32),
-        "bf16, autocast": fleet_with(IN_FLOAT32, autocast=True),
+        "float32": fleet_with(),
+        "bf16, autocast": fleet_with(autocast=True),
         "bf16, casts compiled": fleet_with(lambda x, weight: _Cast.apply(x, weight)),
-        "bf16, products opaque": fleet_with(_product),
+        "bf16, products opaque": fleet_with(in_half=True),
     }
     timings = interleave([epochs_of(fleet, name) for name, fleet in fleets.items()], CPU, arguments.seconds)
     for name, timing in timings.items():

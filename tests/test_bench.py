@@ -188,7 +188,15 @@ def test_of_a_fleet_that_is_written_out_the_type_of_its_products_is_told(dtype):
     plain = start_fleet(SMALL, CPU, updates=2, shape=(7,), program="plain")
     fleet = FusedFleet(plain.ladders, plain.streams, dtype)
     assert program_of(fleet) == f"written out, {str(dtype).removeprefix('torch.')} products"
-    assert bench_suite._dtype_of(fleet) == dtype  # of the large product beside it
+    assert fleet.dtype == dtype  # of the large product beside it
+
+
+def test_of_a_compiled_fleet_it_is_told_if_products_are_in_bf16():
+    fleet = start_fleet(SMALL, CPU, updates=2, shape=(7,), program="plain")
+    fleet.costs = fleet.ladders[0].costs
+    assert program_of(fleet) == "compiled"
+    fleet.dtype = torch.bfloat16
+    assert program_of(fleet) == "compiled, bfloat16 products"
 
 
 def test_sizes_of_fleets_are_checked():

@@ -22,19 +22,31 @@ from tikas.training.compilers import hindrance
 from tikas.training.devices import PutBack, single_precision
 from tikas.training.engine import SlowerWarning, launch, suitable_arithmetic
 from tikas.training.fleet import Fleet
+from tikas.training.half_products import product_in_half
 from tikas.training.precision import full_precision, precision, steady_precision
 from tikas.training.recipe import Recipe
 
 RECIPE = Recipe(network=(6,), epochs=2, batch_size=20, labeled_batch_size=10)
 
 
-def small_fleet(recipe: Recipe = RECIPE) -> Fleet:
+@pytest.fixture(autouse=True)
+def quicker(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
+    """Sets whether products in bf16 are quicker here. They are not, whatever the chip, unless a test says otherwise."""
+
+    def in_half(are: bool) -> None:
+        monkeypatch.setattr(engine, "_half_is_quicker", lambda: are)
+
+    in_half(False)
+    return in_half
+
+
+def small_fleet(recipe: Recipe = RECIPE, *, exact: bool = False) -> Fleet:
     rows = torch.rand(100, 5, generator=torch.Generator().manual_seed(0))
     targets = (rows[:, 0] * 3).long()
     ladders = [build_ladder(recipe, (5,), 3, seed=0)]
     splits = [split(targets.numpy(), 30)]
     streams = Streams(Examples(rows, targets, 3), splits, [0], ladders[0].shapes, 20, 10)
-    return launch(ladders, streams, recipe.epochs * streams.updates)
+    return launch(ladders, streams, recipe.epochs * streams.updates, exact=exact)
 
 
 def is_compiled(fleet: Fleet) -> bool:
@@ -143,6 +155,82 @@ def test_a_fleet_that_is_worth_compiling_learns_what_the_plain_one_learns(monkey
     torch.testing.assert_close(costs[1], costs[0], rtol=1e-5, atol=1e-6)
     for name, weights in plain.ladder.state_dict().items():
         torch.testing.assert_close(compiled.ladder.state_dict()[name], weights, rtol=1e-4, atol=1e-5)
+    assert not counters["aot_autograd"]["autograd_cache_bypass"], "the next start would compile again"
+
+
+def test_a_cpu_that_is_quicker_by_it_makes_products_in_half_but_where_they_are_to_be_exact(
+    monkeypatch: pytest.MonkeyPatch, quicker: Callable[[bool], None]
+) -> None:
+    monkeypatch.setattr(engine, "_can_compile", lambda _: True)
+    quicker(True)
+    assert small_fleet().dtype == torch.float32  # of a short run, which is not compiled
+    monkeypatch.setattr(engine, "WORTH_COMPILING", 0)
+    assert [small_fleet(exact=exact).dtype for exact in (False, True)] == [torch.bfloat16, torch.float32]
+    quicker(False)
+    assert small_fleet().dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("avx512", "amx", "quicker_by_it"), [(True, False, True), (True, True, False), (False, False, False)]
+)
+def test_a_cpu_is_quicker_in_half_with_instructions_for_products_and_none_for_tiles(
+    monkeypatch: pytest.MonkeyPatch, avx512: bool, amx: bool, quicker_by_it: bool
+) -> None:
+    monkeypatch.undo()  # the fixture's own word
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: avx512)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx)
+    assert engine._half_is_quicker() is quicker_by_it
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.skipif(hindrance(torch.device("cpu")) is not None, reason="nothing can be compiled on this machine")
+def test_products_in_half_are_made_both_ways_alone_and_in_company_and_nothing_else_is() -> None:
+    draw = torch.Generator().manual_seed(0)
+    factors = [torch.randn(shape, generator=draw) for shape in ((5, 4), (4, 3), (2, 5, 4), (2, 4, 3))]
+    gradients = [torch.randn(shape, generator=draw) for shape in ((5, 3), (2, 5, 3))]
+    ours = [factor.clone().requires_grad_() for factor in factors]
+
+    def multiply(*factors: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        one, other, stack, others = factors
+        return (one + 2**-12) @ other, stack @ (others + 2**-12)
+
+    program = compilers.compiled_or_plain(multiply, in_half=True)
+    products = program(*ours)
+    torch.autograd.backward(products, gradients)
+    one, other, stack, others = (factor.detach() for factor in factors)
+    of_one, of_stack = gradients
+    one, others = one + 2**-12, others + 2**-12  # before they are rounded, or it would be lost
+    for got, (left, right) in zip(
+        (*products, *(factor.grad for factor in ours)),
+        (
+            (one, other),
+            (stack, others),
+            (of_one, other.mT),
+            (one.mT, of_one),
+            (of_stack, others.mT),
+            (stack.mT, of_stack),
+        ),
+        strict=True,
+    ):
+        # Sums in another order may be rounded to another side; of exact products hardly one has so few bits.
+        assert (got == product_in_half(left, right)).float().mean() > 0.9
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.skipif(hindrance(torch.device("cpu")) is not None, reason="nothing can be compiled on this machine")
+def test_a_fleet_learns_by_products_in_half_what_it_learns_by_exact_ones(
+    monkeypatch: pytest.MonkeyPatch, quicker: Callable[[bool], None]
+) -> None:
+    monkeypatch.setattr(engine, "WORTH_COMPILING", 0)
+    quicker(True)
+    exact, half = small_fleet(exact=True), small_fleet()
+    exact.costs = exact.ladder.costs
+    costs = []
+    for fleet in (exact, half):
+        with suitable_arithmetic(fleet):
+            costs.append(fleet.train_epoch(torch.full((fleet.streams.updates,), 0.002)))
+    torch.testing.assert_close(costs[1], costs[0], rtol=3e-2, atol=3e-2)
+    assert (costs[1] - costs[0]).abs().max() > 1e-4, "these are not in bf16"
     assert not counters["aot_autograd"]["autograd_cache_bypass"], "the next start would compile again"
 
 

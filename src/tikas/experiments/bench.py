@@ -274,13 +274,15 @@ def program_of(fleet: Fleet) -> str:
     'plain'
     """
     if type(fleet).__name__ == "FusedFleet":  # whose module needs Triton
-        return f"written out, {str(fleet.dtype).removeprefix('torch.')} products"  # type: ignore[attr-defined]
+        return f"written out, {str(fleet.dtype).removeprefix('torch.')} products"
     if isinstance(fleet, SideBySide):
         return f"{program_of(fleet.fleets[0])}, side by side"
     compiled = fleet.costs != fleet.ladder.costs
     if isinstance(fleet, CapturedFleet):
         return "compiled and captured" if compiled else "captured"
-    return "compiled" if compiled else "plain"
+    if not compiled:
+        return "plain"
+    return "compiled" if fleet.dtype == torch.float32 else "compiled, bfloat16 products"
 
 
 def eager_ladder() -> ModuleType | None:

@@ -173,7 +173,7 @@ def _utilisation(plan: Plan) -> Iterator[Figure]:
     for members in sorted({min(plan.fleets), max(plan.fleets)}) if plan.on_gpu else [1]:
         fleet = start_fleet(MNIST, plan.device, members=members)
         work = members * operations(MNIST, (784,))
-        left, right = (torch.rand(size, size, device=plan.device).to(_dtype_of(fleet)) for _ in range(2))
+        left, right = (torch.rand(size, size, device=plan.device).to(fleet.dtype) for _ in range(2))
 
         def large(fleet: Fleet = fleet, left: torch.Tensor = left, right: torch.Tensor = right) -> None:
             with suitable_arithmetic(fleet):
@@ -193,7 +193,7 @@ def _utilisation(plan: Plan) -> Iterator[Figure]:
                 "teraflops": achieved,
                 "large_product_teraflops": best,
                 "gigaflop_of_an_update": work * 1e-9 / members,
-                "dtype": str(_dtype_of(fleet)).removeprefix("torch."),
+                "dtype": str(fleet.dtype).removeprefix("torch."),
                 "program": program_of(fleet),
                 "members": members,
             },
@@ -253,11 +253,6 @@ def _figure(
 
 def _of_members(members: int) -> str:
     return f"{members} seed{'s' * (members > 1)}"
-
-
-def _dtype_of(fleet: Fleet) -> torch.dtype:
-    """Of what the products read; float32 products of a GPU are TF32 ones while a fleet trains."""
-    return getattr(fleet, "dtype", torch.float32)
 
 
 BENCHMARKS: dict[str, Callable[[Plan], Iterator[Figure]]] = {

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from shutil import which
 from tempfile import TemporaryDirectory
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 
@@ -22,18 +22,25 @@ class SlowerWarning(UserWarning):
     """Training is right, and slower than it could be on this machine."""
 
 
-def compiled_or_plain(function: Callable[P, R]) -> Callable[P, R]:
+def compiled_or_plain(function: Callable[P, R], *, in_half: bool = False) -> Callable[P, R]:
     """The function, compiled when it is first called; should that fail, the function as it is, and a word about it.
 
     `hindrance` knows what is wrong with most machines before that. A folder that cannot be written, or a library that
     is missing, only shows when something is compiled.
+
+    With `in_half` the compiled function makes its products in bf16: see `tikas.training.half_products`.
 
     Examples
     --------
     >>> compiled_or_plain(abs)  # nothing is compiled before it is called
     <function compiled_or_plain.<locals>.run at 0x...>
     """
-    program: Callable[P, R] = torch.compile(function, dynamic=False)
+    options: dict[str, Any] | None = None
+    if in_half:
+        from tikas.training.half_products import HalfProducts  # which imports the compiler
+
+        options = {"post_grad_custom_pre_pass": HalfProducts()}
+    program: Callable[P, R] = torch.compile(function, dynamic=False, options=options)
 
     def run(*arguments: P.args, **named: P.kwargs) -> R:
         nonlocal program

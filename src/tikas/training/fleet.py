@@ -130,6 +130,9 @@ class Fleet:
     torch.Size([3, 2, 4])
     """
 
+    dtype = torch.float32
+    """Of what products read, which benchmarks tell."""
+
     def __init__(self, ladders: Sequence[Ladder], streams: Streams, *, capturable: bool = False) -> None:
         self._enlist(ladders, streams)
         self.ladder = stack(ladders).train()

@@ -76,7 +76,7 @@ class FusedFleet(CapturedFleet):
     def __init__(self, ladders: Sequence[Ladder], streams: Streams, dtype: torch.dtype = torch.bfloat16) -> None:
         self._enlist(ladders, streams)
         self.template = ladders[0]
-        self.dtype = dtype  # which benchmarks tell
+        self.dtype = dtype
         examples = streams.examples
         self.rows, self.targets = examples.rows.contiguous(), examples.targets.contiguous()
         self.weights = None if examples.weights is None else examples.weights.contiguous()
