@@ -261,14 +261,15 @@ def test_memory_of_a_network_of_somebody_elses_is_planned_for_all_that_its_layer
             self.first, self.activation, self.last = nn.Linear(7, width), nn.ReLU(), Pair(width, 3)
 
         def forward(self, x: Tensor) -> Tensor:
-            return self.last(self.activation(self.first(x)))[0]
+            return self.last(self.activation(self.first(x.add_(1))))[0]
 
-    model, state = gamma(Network(100), 3, example=torch.rand(2, 7)), torch.get_rng_state()
+    some = torch.rand(2, 7)
+    model, given_rows = gamma(Network(100), 3, example=some), some.clone()
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    planned = bytes_of_a_member(model, unlabeled=20, labeled=12, updates_in_a_block=1)
+    planned = bytes_of_a_member(model, unlabeled=20, labeled=12, updates_in_a_block=1, some=some)
     given, noise = 100 + 100 + (3 + 100), 7 + 3
     assert planned == 4 * (7 * parameters + 2 * (2 * 20 + 12) * given + (20 + 12) * noise)
-    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(some, given_rows)
     assert not any(layer._forward_hooks for layer in model.network.modules())
     assert model.network.training
 

@@ -182,7 +182,8 @@ def _groups(job: Job, members: Sequence[int], device: torch.device, reporter: "_
     ladder, recipe = job.build_member(members[0]), job.recipes[0]
     unlabeled, labeled = job.splits[0].rows_of_an_update(recipe.batch_size, recipe.labeled_batch_size)
     block = UPDATES_IN_A_REPLAY if device.type == "cuda" else 1
-    needed = bytes_of_a_member(ladder, unlabeled if any(recipe.costs) else 0, labeled, block)
+    denoised, some = unlabeled if any(recipe.costs) else 0, job.examples.rows[:2]
+    needed = bytes_of_a_member(ladder, denoised, labeled, block, some)
     left = SHARE_OF_MEMORY * free_bytes(device) - _bytes_to_bring(job, device)
     most = max(1, int(left // needed)) if isinstance(ladder, Ladder) else 1
     fleets = ceil(len(members) / most)

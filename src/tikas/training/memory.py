@@ -24,10 +24,13 @@ USUAL = 8 * 10**9
 """What a machine is taken to have that does not tell, as one with Windows: members that need more train in turn."""
 
 
-def bytes_of_a_member(ladder: Ladder | Gamma, unlabeled: int, labeled: int, updates_in_a_block: int) -> int:
+def bytes_of_a_member(
+    ladder: Ladder | Gamma, unlabeled: int, labeled: int, updates_in_a_block: int, some: Tensor | None = None
+) -> int:
     """About what a member needs while it trains on so many rows of each kind: its parameters, latents and noise.
 
-    Unlabelled rows come corrupted and clean; where no cost denoises there are none.
+    Unlabelled rows come corrupted and clean; where no cost denoises there are none. What a network of somebody else's
+    needs is seen when it is tried on `some` rows; its shapes tell of little.
 
     Examples
     --------
@@ -39,14 +42,17 @@ def bytes_of_a_member(ladder: Ladder | Gamma, unlabeled: int, labeled: int, upda
     """
     parameters = sum(parameter.numel() for parameter in ladder.parameters())
     corrupted, noise = unlabeled + labeled, sum(map(prod, ladder.shapes))
-    of_a_row = TENSORS_OF_A_LATENT * noise if isinstance(ladder, Ladder) else TENSORS_OF_A_LAYER * _given(ladder)
+    if isinstance(ladder, Ladder) or some is None:
+        of_a_row = TENSORS_OF_A_LATENT * noise
+    else:
+        of_a_row = TENSORS_OF_A_LAYER * _given(ladder, some)
     of_rows = (corrupted + unlabeled) * of_a_row + updates_in_a_block * corrupted * noise
     return 4 * (TENSORS_OF_A_PARAMETER * parameters + of_rows)
 
 
 @torch.no_grad()
-def _given(model: Gamma) -> int:
-    """How many values all layers of a network of somebody else's give for a row: its shapes tell of few of them."""
+def _given(model: Gamma, rows: Tensor) -> int:
+    """How many values all layers of a network give for a row."""
     values = 0
 
     def count(_: nn.Module, __: object, given: object) -> None:
@@ -54,12 +60,11 @@ def _given(model: Gamma) -> int:
         tensors = given if isinstance(given, tuple) else (given,)
         values += sum(each.numel() for each in tensors if isinstance(each, Tensor))
 
-    layers = [layer for layer in model.network.modules() if not any(layer.children())]
+    layers = [layer for layer in model.network.modules() if not list(layer.children())]
     handles = [layer.register_forward_hook(count) for layer in layers]
-    rows = torch.rand(2, *model.shapes[0], generator=torch.Generator().manual_seed(0)).to(model.rung.mean)
     try:
         with in_eval_mode(model.network):
-            model.network(rows)
+            model.network(rows.to(model.rung.mean, copy=True))  # it may work in place
     finally:
         for handle in handles:
             handle.remove()
