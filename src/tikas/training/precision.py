@@ -41,8 +41,8 @@ def precision(*, tf32: bool) -> Iterator[None]:
     'highest'
     """
     with _asking:
-        if not tf32:  # who can do with less need not wait for it
-            _asking.wait_for(lambda: not _steady or not all(_asked))
+        while not tf32 and _steady and all(_asked):  # who can do with less need not wait for it
+            _asking.wait(timeout=1)  # Ctrl-C may have come between leaving and telling of it
         if not _found:
             _found.append(_read_precision())
         _asked.append(tf32)
@@ -68,13 +68,13 @@ def steady_precision() -> Iterator[None]:
     'high'
     """
     holder = object()
-    with _asking:
-        _steady.append(holder)
     try:
+        with _asking:
+            _steady.add(holder)
         yield
     finally:
+        _steady.discard(holder)  # first of all: after Ctrl-C too, or others would wait for ever
         with _asking:
-            _steady.remove(holder)
             _settle()
             _asking.notify_all()
 
@@ -131,5 +131,5 @@ _asking = Condition()
 _asked: list[bool] = []
 _found: list[tuple[str, bool, list[str]]] = []
 """What those inside `precision` have asked for, and the setting that the first of them found."""
-_steady: list[object] = []
+_steady: set[object] = set()
 """Those inside `steady_precision`. The last to leave it settles what changed meanwhile."""
