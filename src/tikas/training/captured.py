@@ -47,6 +47,7 @@ class CapturedFleet(Fleet):
         if compiled:
             costs = compiled_or_plain(self.ladder.costs)
             self.costs = costs if exact else _in_bf16(costs, self.device.type)
+            self.dtype = torch.float32 if exact else torch.bfloat16
         figures = 1 + len(self.ladder.rungs)
         self.recorded = torch.zeros(streams.block, *self.member_dims, figures, device=self.device)
 
