@@ -4,7 +4,7 @@
 
 One seed of the paper's full ladder on two threads. Four programs: compiled in float32; compiled under autocast;
 compiled with casts beside every product; and the engine's, with product and casts as one operation that the compiler
-does not look into (`tikas.training.half_products`; records before 2026-11-18 have an operation of their own for that).
+does not look into (`tikas.training.half_products`; records of 73cb5badb674 have an operation of their own for that).
 On a chip without such instructions bf16 is emulated, and slow. That one with the tiles of AMX has AVX-512's bf16 alone
 can be pretended by ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16.
 """

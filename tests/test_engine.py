@@ -171,15 +171,20 @@ def test_a_cpu_that_is_quicker_by_it_makes_products_in_half_but_where_they_are_t
 
 
 @pytest.mark.parametrize(
-    ("avx512", "amx", "quicker_by_it"), [(True, False, True), (True, True, False), (False, False, False)]
+    ("vendor", "avx512", "expected"),
+    [("AuthenticAMD", True, True), ("AuthenticAMD", False, False), ("GenuineIntel", True, False)],
 )
-def test_a_cpu_is_quicker_in_half_with_instructions_for_products_and_none_for_tiles(
-    monkeypatch: pytest.MonkeyPatch, avx512: bool, amx: bool, quicker_by_it: bool
+@pytest.mark.parametrize("told", [True, False], ids=["told by the system", "not told"])
+def test_a_cpu_is_quicker_in_half_if_it_is_amds_and_has_instructions_for_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, vendor: str, avx512: bool, expected: bool, told: bool
 ) -> None:
     monkeypatch.undo()  # the fixture's own word
+    monkeypatch.setattr(engine, "CHIP", tmp_path / "cpuinfo")
+    if told:
+        engine.CHIP.write_text(f"vendor_id\t: {vendor}\n")
+    monkeypatch.setattr(engine.platform, "processor", lambda: f"AMD64 Family 25, {vendor}")
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: avx512)
-    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx)
-    assert engine._half_is_quicker() is quicker_by_it
+    assert engine._half_is_quicker() is expected
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -232,6 +237,10 @@ def test_a_fleet_learns_by_products_in_half_what_it_learns_by_exact_ones(
     torch.testing.assert_close(costs[1], costs[0], rtol=3e-2, atol=3e-2)
     assert (costs[1] - costs[0]).abs().max() > 1e-4, "these are not in bf16"
     assert not counters["aot_autograd"]["autograd_cache_bypass"], "the next start would compile again"
+    graphs, again = counters["stats"]["unique_graphs"], small_fleet()
+    with suitable_arithmetic(again):
+        again.train_epoch(torch.full((again.streams.updates,), 0.002))
+    assert counters["stats"]["unique_graphs"] == graphs, "the next fleet would be compiled again"
 
 
 def test_compiled_code_changes_no_precision_or_torch_would_not_keep_it(monkeypatch: pytest.MonkeyPatch) -> None:

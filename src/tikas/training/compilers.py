@@ -37,9 +37,7 @@ def compiled_or_plain(function: Callable[P, R], *, in_half: bool = False) -> Cal
     """
     options: dict[str, Any] | None = None
     if in_half:
-        from tikas.training.half_products import HalfProducts  # which imports the compiler
-
-        options = {"post_grad_custom_pre_pass": HalfProducts()}
+        from tikas.training.half_products import IN_HALF as options  # noqa: N811 - which imports the compiler
     program: Callable[P, R] = torch.compile(function, dynamic=False, options=options)
 
     def run(*arguments: P.args, **named: P.kwargs) -> R:

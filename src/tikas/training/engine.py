@@ -1,10 +1,12 @@
 """Which program trains a fleet: plain, compiled, captured as a CUDA graph, or written out; all learn the same thing."""
 
+import platform
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from math import prod
+from pathlib import Path
 
 import torch
 from torch._functorch import config as functorch
@@ -25,6 +27,8 @@ WORTH_THREADS = 1e8
 """Products of an update from which on a second thread is worth it."""
 
 UPDATES_IN_A_REPLAY = 10
+
+CHIP = Path("/proc/cpuinfo")
 
 
 def launch(ladders: Sequence[Ladder], streams: Streams, updates: int, *, exact: bool = False) -> Fleet:
@@ -73,11 +77,16 @@ def launch(ladders: Sequence[Ladder], streams: Streams, updates: int, *, exact: 
 
 
 def _half_is_quicker() -> bool:
-    """Whether products in bf16 are worth their casts: with AVX-512's instructions for them, and no later ones.
+    """Whether a CPU's products in bf16 are worth their casts: AMD's with AVX-512's instructions for them.
 
-    The latter, Intel's AMX, gained 5 % of an update, and the former a fifth (`results/cpu-bf16.jsonl`).
+    They gain a fifth of an update there. Intel's with AMX gain 5 %, and held to AVX-512's bf16 they lose
+    (`results/cpu-bf16.jsonl`).
     """
-    return bool(torch.cpu._is_avx512_bf16_supported()) and not torch.cpu._is_amx_tile_supported()
+    try:
+        vendor = CHIP.read_text()
+    except OSError:  # as on Windows
+        vendor = platform.processor()
+    return "AuthenticAMD" in vendor and bool(torch.cpu._is_avx512_bf16_supported())
 
 
 def _can_compile(device: torch.device) -> bool:
@@ -125,7 +134,7 @@ def convolves(ladder: Ladder) -> bool:
 
 @contextmanager
 def suitable_arithmetic(fleet: Fleet, *, exact: bool = False) -> Iterator[None]:
-    """TF32 products while a fleet trains on a GPU, exact ones on a CPU, and there one thread if the fleet is small.
+    """TF32 for float32 products while a fleet trains on a GPU, none on a CPU, and there one thread if it is small.
 
     Operations of a small fleet are over before a second thread has woken up. On two cores it gains a tenth, and when
     another process wants a core it costs half.

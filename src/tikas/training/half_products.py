@@ -7,7 +7,7 @@ product's place an operation that the compiler does not look into. The model kno
 
 import torch
 from torch import Tensor, fx
-from torch._inductor.custom_graph_pass import CustomGraphPass
+from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
 
 PRODUCTS = (torch.ops.aten.mm.default, torch.ops.aten.bmm.default)
 
@@ -35,13 +35,8 @@ _library.impl("product_in_half", product_in_half, "CPU")
 torch.library.register_fake("tikas::product_in_half", _shape_alone, lib=_library)
 
 
-class HalfProducts(CustomGraphPass):
-    """The pass; compiled code that is kept is known by its `uuid` to be of it.
-
-    Examples
-    --------
-    >>> compiled = torch.compile(torch.mm, options={"post_grad_custom_pre_pass": HalfProducts()})
-    """
+class _HalfProducts(CustomGraphPass):
+    """Compiled code that is kept is known by `uuid` to be of this pass, as it is in this file."""
 
     def __call__(self, graph: fx.graph.Graph) -> None:
         for node in list(graph.nodes):
@@ -53,5 +48,9 @@ class HalfProducts(CustomGraphPass):
             node.replace_all_uses_with(instead)
             graph.erase_node(node)
 
-    def uuid(self) -> str:
-        return "tikas, products in bf16"
+    def uuid(self) -> bytes:
+        return get_hash_for_files((__file__,))
+
+
+IN_HALF = {"post_grad_custom_pre_pass": _HalfProducts()}
+"""What to tell `torch.compile`: the same for all fleets, which share their code only if it is."""
