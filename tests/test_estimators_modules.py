@@ -111,21 +111,21 @@ def test_a_state_decides_on_first_weights_that_are_drawn_once_the_shape_of_rows_
     assert (states[0]["network.0.weight"] - states[2]["network.0.weight"]).abs().max() > 0.05
 
 
-class Digits(nn.Module):
-    """Takes columns of whole numbers from 1 to 9 and no others."""
+class OneOrTwo(nn.Module):
+    """Takes columns of these two numbers and no others."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.embedding, self.head = nn.Embedding(9, 4), nn.Linear(8, 2)
+        self.embedding, self.head = nn.Embedding(2, 4), nn.Linear(8, 2)
 
     def forward(self, x):
         return self.head(self.embedding(x.long() - 1).flatten(1))
 
 
 def test_a_module_is_tried_on_no_other_rows_than_those_it_is_given():
-    X = np.random.default_rng(0).integers(1, 10, (60, 2)).astype(np.float32)
-    y = np.where(np.arange(60) < 20, X[:, 0] > 5, -1)
-    model = LadderClassifier(Digits(), noise=(0, 0.3), epochs=1, random_state=0).fit(X, y)
+    X = np.random.default_rng(0).integers(1, 3, (60, 2)).astype(np.float32)
+    y = np.where(np.arange(60) < 20, X[:, 0] > 1, -1)
+    model = LadderClassifier(OneOrTwo(), noise=(0, 0.3), epochs=1, random_state=0).fit(X, y)
     assert model.predict(X).shape == (60,)
 
 
