@@ -125,7 +125,7 @@ class OneOrTwo(nn.Module):
 def test_a_module_is_tried_on_no_other_rows_than_those_it_is_given():
     X = np.random.default_rng(0).integers(1, 3, (60, 2)).astype(np.float32)
     y = np.where(np.arange(60) < 20, X[:, 0] > 1, -1)
-    model = LadderClassifier(OneOrTwo(), noise=(0, 0.3), epochs=1, random_state=0).fit(X, y)
+    model = LadderClassifier(OneOrTwo(), noise=(0, 0.3), epochs=1, batch_size=30, random_state=0).fit(X, y)
     assert model.predict(X).shape == (60,)
 
 
