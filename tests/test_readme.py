@@ -156,7 +156,8 @@ def test_the_figures_in_the_text_are_those_of_the_records() -> None:
     fifty = sorted(record["test_error"] for record in records("text/full/50"))
     fleet = {record["members"]: record["ms"] for record in records("fleet")}
     quick = records("mnist-100-labels-10-epochs-cpu")[0]
-    plain, engine, ratio = engine_and_rival("2 threads")
+    plain, engine, ratio = engine_and_rival("Xeon")
+    plain_on_amd, engine_on_amd, ratio_on_amd = engine_and_rival("EPYC")
     plain_on_gpu, _, ratio_on_gpu = engine_and_rival("H200")
     for figure in (
         f"took **{forty[0]['seconds']:.0f} s together**",
@@ -168,6 +169,7 @@ def test_the_figures_in_the_text_are_those_of_the_records() -> None:
         f"{quick['test_error']:.2f} % in {quick['seconds']:.0f} s",
         f"A plain PyTorch ladder takes {plain_on_gpu:.1f} ms there, {ratio_on_gpu:.0f} times as long",
         f"{engine:.0f} ms there, that of a plain PyTorch ladder {plain:.0f}, in the median round {ratio:.1f} times",
+        f"EPYC, with bf16 products, {engine_on_amd:.0f} and {plain_on_amd:.0f}, {ratio_on_amd:.1f} times",
     ):
         assert figure in PROSE
 
@@ -210,7 +212,20 @@ def test_the_figures_of_the_engines_page_are_those_of_the_records() -> None:
         there = {record["what"]: record for record in records("bench") if record["hardware"] == hardware}
         return " and ".join(f"{there[f'{network}, {which} start']['seconds']:.1f}" for which in ("first", "second"))
 
+    in_half = [record["ms"] for record in records("cpu-bf16") if "EPYC" in record["hardware"]]
+    by_precision = {
+        name: [record["test_error"] for record in four if record["recipe"]["precision"] == name]
+        for four in [records("mnist-100-labels-4-epochs-cpu")]
+        for name in ("fast", "exact")
+    }
+    of_half, of_exact = (f"{mean(errors):.2f} ± {stdev(errors):.2f} %" for errors in by_precision.values())
+    plain_on_amd, engine_on_amd, ratio_on_amd = engine_and_rival("EPYC")
     for figure in (
+        f"takes {engine_on_amd:.0f} ms, that of a plain PyTorch ladder (`benchmarks/eager.py`) {plain_on_amd:.0f}, in "
+        f"the median round {ratio_on_amd:.1f} times as long",
+        "took {:.1f} ms in float32, {:.1f} under autocast, {:.1f} with casts compiled beside every product, and {:.1f} "
+        "with product and casts as one".format(*in_half),
+        f"four epochs end at {of_half} by it and at {of_exact} in float32",
         *(f"| {members} | {before[members]:.3f} | {now[members]:.3f} |" for members in (1, 10, 40)),
         f"{mean(above):.3f} above bf16",
         f"standard error of that difference, seed by seed, is {stdev(above) / len(above) ** 0.5:.3f}",

@@ -289,9 +289,9 @@ class Gamma(nn.Module):
 
         Each of the network's layers with running statistics, in the order of their work, gets the mean and variance
         of what comes to it with the layers before it already set and dropout off; then the scores get theirs. That
-        takes a pass over the rows for every such layer, up to that layer, `chunk` rows at a time. Layers that are in
-        eval mode while the model is in training mode are frozen, and keep theirs. In eval mode nothing tells them from
-        others: call `calibrate` in training mode where there are some.
+        takes a pass over the rows for every such layer, up to that layer, `chunk` rows at a time; of a single chunk it
+        takes one. Layers that are in eval mode while the model is in training mode are frozen, and keep theirs. In eval
+        mode nothing tells them from others: call `calibrate` in training mode where there are some.
 
         Examples
         --------
