@@ -23,6 +23,7 @@ from torch import nn
 import tikas
 from tikas import LadderClassifier, LadderRegressor
 from tikas.data.preprocess import ScaleWarning
+from tikas.training import loop
 from tikas.training.fit import TrainingDivergedError
 from tikas.training.fleet import Fleet
 
@@ -151,6 +152,21 @@ class TestWarmStart:
         last = model.history_[-1]
         assert_allclose(last["total"], last["supervised"] + np.dot((1, 0.5, 0.5), last["denoising"]), rtol=1e-5)
         assert tikas.load(model.save(tmp_path / "model")).recipe_.noise == (0.1,)
+
+    @pytest.mark.parametrize("kind", [LadderClassifier, LadderRegressor])
+    def test_how_precisely_products_are_made_is_told_to_the_engine_and_saved(self, kind, tmp_path, monkeypatch):
+        told, launch = [], loop.launch
+
+        def noting(*given, exact=False):
+            told.append(exact)
+            return launch(*given, exact=exact)
+
+        monkeypatch.setattr(loop, "launch", noting)
+        y = np.arange(len(IRIS)) % 3
+        models = [kind((4,), epochs=1, batch_size=50, **more).fit(IRIS, y) for more in ({}, {"precision": "exact"})]
+        assert told == [False, True]
+        again = tikas.load(models[1].save(tmp_path / "model"))
+        assert (again.precision, again.recipe_.precision) == ("exact", "exact")
 
     @pytest.mark.parametrize(
         ("before", "after"), [("standardize", "whiten"), ("none", "standardize"), ("whiten", "none")]
@@ -713,6 +729,7 @@ class TestBadInput:
             ({"annealed": 2}, r"annealed=2.0: expected between 0 and 1"),
             ({"learning_rate": "fast"}, r"learning_rate='fast': expected a number"),
             ({"calibration": "some"}, r"calibration='some': expected one of 'all', 'labeled'"),
+            ({"precision": "half"}, r"precision='half': expected one of 'fast', 'exact'"),
             ({"batch_size": 1}, r"batch_size=1: expected at least 2"),
             ({"device": "abacus"}, r"device='abacus': torch has no such device.*leave it out"),
             ({"random_state": -1}, r"Seed must be between 0"),

@@ -59,6 +59,7 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TakesRo
     batch_size: int = DIGITS.batch_size
     labeled_batch_size: int = DIGITS.labeled_batch_size
     calibration: str = "all"
+    precision: str = "fast"
     n_members: int = 1
     warm_start: bool = False
     random_state: Any = None

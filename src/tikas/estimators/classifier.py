@@ -72,6 +72,9 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
         Labelled rows in an update.
     calibration : {"all", "labeled"}, default="all"
         Which rows the statistics for prediction come from.
+    precision : {"fast", "exact"}, default="fast"
+        Of the products in training. Fast ones are bf16 or TF32 on a GPU, and bf16 in long runs of dense rungs on a CPU
+        that is quicker by it; exact ones are float32 everywhere. Predictions are exact in any case.
     classes : array-like, optional
         The classes, where you want each to be labelled at least once. By default those found in y.
     class_weight : dict, "balanced" or None, default=None

@@ -30,7 +30,7 @@ class LadderRegressor(RegressorMixin, LadderEstimator):  # type: ignore[misc]
     Parameters
     ----------
     network, preprocess, activation, noise, costs, denoiser, epochs, annealed, learning_rate, batch_size, \
-    labeled_batch_size, calibration, n_members, warm_start, random_state, device, verbose
+    labeled_batch_size, calibration, precision, n_members, warm_start, random_state, device, verbose
         As for `LadderClassifier`, but that costs are (1, 0.1) by default, 0.1 for every rung, and a network is no
         module.
 
