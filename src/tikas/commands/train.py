@@ -101,7 +101,7 @@ class Train:
     device: Device = None
     """Where to train. Without it, on a GPU if there is one."""
     quiet: Flag = False
-    """No progress bar."""
+    """No progress bar, and no line for it where there is no terminal."""
 
     def __post_init__(self) -> None:
         check_counts(self, "members")

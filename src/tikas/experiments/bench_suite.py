@@ -102,8 +102,7 @@ def _engine(plan: Plan) -> Iterator[Figure]:
     examples = fleet.streams.examples
     widths = [shape[0] for shape in fleet.ladders[0].shapes]
     labeled = torch.arange(100, device=plan.device)
-    with own_randomness():
-        torch.manual_seed(0)
+    with own_randomness(seed=0):
         ladder = eager.EagerLadder(widths, MNIST.noise[0], MNIST.levels_of_costs()).to(plan.device)
         training = eager.EagerTraining(ladder, examples.rows, examples.targets, labeled, MNIST.batch_size)
         updates = 20 if plan.on_gpu else fleet.streams.updates

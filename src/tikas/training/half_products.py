@@ -1,6 +1,6 @@
 """Products of compiled code in bf16 on a CPU: factors and results are rounded to it, sums are of float32.
 
-Autocast, and casts that are compiled together with what stands around them, lose what is gained
+Autocast, and casts that are compiled together with what stands around them, lose most of what is gained
 (`benchmarks/cpu_bf16.py`). So a pass over the compiler's graph, of the way there and of the way back, puts in each
 product's place an operation that the compiler does not look into. The model knows nothing of it.
 """
