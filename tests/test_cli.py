@@ -855,7 +855,7 @@ def test_a_baseline_that_diverges_does_not_hide_the_ladder(
 
     def run_or_diverge(recipe: Recipe, *arguments: object, **more: object) -> object:
         if not any(recipe.costs):
-            raise TrainingDivergedError("the supervised cost was no longer a finite number")
+            raise TrainingDivergedError({0: "the supervised cost was no longer a finite number"})
         return real(recipe, *arguments, **more)
 
     monkeypatch.setattr("tikas.experiments.run.run", run_or_diverge)

@@ -73,7 +73,7 @@ class Fitted:
 
 
 def begun(trained: Trained, seeds: Sequence[int]) -> tuple[Trained, Sequence[int]]:
-    """The members that are worth keeping and their seeds: all, but after Ctrl-C only those that finished an epoch.
+    """The members that are worth keeping and their seeds: all but those that diverged or, at Ctrl-C, had not begun.
 
     Raises
     ------
@@ -90,14 +90,34 @@ def begun(trained: Trained, seeds: Sequence[int]) -> tuple[Trained, Sequence[int
     >>> len(kept.ladders), seeds
     (2, [5, 6])
     """
-    if not trained.interrupted:
+    if not (trained.interrupted or trained.diverged):
         return trained, seeds
     kept = [member for member, history in enumerate(trained.histories) if history]
     if not kept:
         raise KeyboardInterrupt("interrupted before an epoch was finished, so that there is no model to keep")
     ladders = [trained.ladders[member] for member in kept]
     histories = [trained.histories[member] for member in kept]
-    return trained._replace(ladders=ladders, histories=histories), [seeds[member] for member in kept]
+    others = trained._replace(ladders=ladders, histories=histories, diverged={})
+    return others, [seeds[member] for member in kept]
+
+
+def loss(trained: Trained, seeds: Sequence[int]) -> str:
+    """What to say of members that diverged where others did not.
+
+    Examples
+    --------
+    >>> from tikas.training.fit import Trained
+    >>> lost = {1: "Training stopped in epoch 3.", 2: "Training stopped in epoch 9."}
+    >>> loss(Trained([], [[{"epoch": 1}], [], []], interrupted=False, diverged=lost), seeds=[5, 6, 7])
+    '2 of 3 members diverged (seeds 6, 7) and are left out. Of the first: Training stopped in epoch 3.'
+    """
+    places = list(trained.diverged)
+    which, are, whose = ("seed", "is", "") if len(places) == 1 else ("seeds", "are", " Of the first:")
+    lost = ", ".join(str(seeds[place]) for place in places)
+    return (
+        f"{len(places)} of {len(seeds)} members diverged ({which} {lost}) and {are} left out.{whose} "
+        f"{trained.diverged[places[0]]}"
+    )
 
 
 def interruption(histories: Sequence[History], epochs: int, members: int) -> str:

@@ -25,13 +25,13 @@ from tikas.data.weights import as_counts, places_of
 from tikas.estimators.answers import Answer, mean_answer
 from tikas.estimators.inputs import Array, TakesRows
 from tikas.estimators.members import build_around, settings_around_module
-from tikas.fitted import Fitted, begun, epochs_of, interruption, joined_history
+from tikas.fitted import Fitted, begun, epochs_of, interruption, joined_history, loss
 from tikas.model.ladder import Ladder
 from tikas.model.specs import RungSpec
 from tikas.saving import write_model
 from tikas.training.building import build_ladder
 from tikas.training.devices import suitable_device, without_autocast, without_default_device
-from tikas.training.fit import History, fit
+from tikas.training.fit import History, TrainingDivergedError, fit
 from tikas.training.networks import in_one_form, rungs_of
 from tikas.training.progress import progress_bar
 from tikas.training.recipe import DIGITS, Recipe
@@ -132,10 +132,14 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TakesRo
         splits = [split] * len(seeds)
         with progress_bar(shown=self.verbose) as on_epoch:
             trained = fit(examples, splits, recipe, seeds, start=start, device=device, on_epoch=on_epoch, build=build)
+        if trained.diverged:
+            if earlier is not None:  # they have learnt something before, which stays as it was
+                raise TrainingDivergedError(trained.diverged)
+            warnings.warn(loss(trained, seeds), UserWarning, stacklevel=3)
+        some = begun(trained, seeds)
+        if earlier is None:  # ladders that go on have learnt something before
+            trained, seeds = some
         if trained.interrupted:
-            some = begun(trained, seeds)
-            if earlier is None:  # ladders that go on have learnt something before
-                trained, seeds = some
             warnings.warn(interruption(trained.histories, recipe.epochs, self.n_members), UserWarning, stacklevel=3)
         before = [] if earlier is None else self.history_
         self._keep(recipe, trained.ladders, seeds, joined_history(trained, before))

@@ -186,7 +186,8 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
             Where a parameter, the rows or the labels cannot be used; the message says what to do. The estimator stays
             what it was.
         TrainingDivergedError
-            Where a cost was no longer a finite number.
+            Where a cost of every member was no longer a finite number. Where others are left they are the model, and a
+            warning says which are lost; with ``warm_start`` it stays what it was.
         KeyboardInterrupt
             Where Ctrl-C comes before an epoch is finished. Later on what was learnt until then is kept, of members that
             learnt anything, and a warning says how much that is.

@@ -159,15 +159,9 @@ def _without_failed(
     fleet: Fleet, error: Exception, later: list[Fleet], tell: Callable[[str], object]
 ) -> tuple[dict[str, Exception], list[Fleet]]:
     """What is lost by this error, by its title, and the fleets that go on."""
-    diverged = _diverged(fleet, error)
-    if diverged:
-        others = [member for member in fleet if member not in diverged]
-        if others:
-            tell(f"{title_of(fleet)}: {error} The others go on.")
-        lost: dict[str, Exception] = {
-            title_of(members): ArithmeticError(diverged[members[0]]) for members in by_task([*diverged])
-        }
-        return lost, [*([others] if others else []), *later]
+    if isinstance(error, TrainingDivergedError):  # which comes when the others are measured
+        said = {fleet[place]: words for place, words in error.members.items()}
+        return {title_of(members): ArithmeticError(said[members[0]]) for members in by_task([*said])}, later
     alone = by_task(fleet)
     if len(alone) > 1 and isinstance(error, ArithmeticError | ValueError):
         tell(f"{title_of(fleet)}: {error} They go on one after another.")
@@ -175,16 +169,6 @@ def _without_failed(
     failed = {members[0].task.name: error for members in alone}
     left = ([member for member in other if member.task.name not in failed] for other in later)
     return failed, [members for members in left if members]
-
-
-def _diverged(fleet: Fleet, error: Exception) -> dict[Member, str]:
-    """The members whose error it is, and what it says of each."""
-    said = error.members if isinstance(error, TrainingDivergedError) else {}
-    return {
-        member: said[member.task.recipe, member.seed]
-        for member in fleet
-        if not isinstance(member.task, Rival) and (member.task.recipe, member.seed) in said
-    }
 
 
 def _line(records: Sequence[Mapping[str, Any]]) -> str:
@@ -206,13 +190,10 @@ def _measure(
             yield measure_rival(task, seed, rows)
         return
     keep = Keeping(Folder(unfinished), what=f"attached to {task.attached}")
-    try:
-        trained, errors, seconds = _train(fleet, rows, device, on_epoch, keep)
-    except TrainingDivergedError as error:  # from where it was kept it would diverge again
-        diverged = _diverged(fleet, error)
-        keep.discard([name for member, name in zip(fleet, keep.names, strict=True) if member in diverged])
-        raise
+    trained, errors, seconds = _train(fleet, rows, device, on_epoch, keep)
     yield from _records(fleet, trained, errors, seconds, device, keep)
+    if trained.diverged:
+        raise TrainingDivergedError(trained.diverged)
 
 
 def _train(

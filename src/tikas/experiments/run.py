@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from math import nan
 from types import NoneType
 
 import numpy as np
@@ -19,7 +21,7 @@ from tikas.data.streams import Examples
 from tikas.estimators import LadderClassifier, LadderRegressor
 from tikas.estimators.loading import estimator_of
 from tikas.experiments.rows import Rows
-from tikas.fitted import Fitted
+from tikas.fitted import Fitted, loss
 from tikas.model.ladder import Ladder
 from tikas.training.building import build_ladder
 from tikas.training.fit import Build, Progress, Trained, error_of, fit
@@ -95,6 +97,8 @@ def run(
     estimators: list[Estimator] = []
 
     def take(trained: Trained) -> None:
+        if trained.diverged:
+            warnings.warn(loss(trained, seeds), UserWarning, stacklevel=2)
         estimators.append(estimator_of(Fitted.from_trained(trained, recipe, seeds, **known)))
         if on_trained is not None:
             on_trained(estimators[0], trained)
@@ -107,8 +111,10 @@ def run(
         estimator=estimators[0],
         hidden_labels=len(hidden[0]) if hidden else 0,
         hidden_errors=[
-            errors_on(ladder, train_x[chosen], targets[chosen], device=device)[0]
-            for ladder, chosen in zip(measured.trained.ladders, hidden, strict=False)  # there may be none
+            nan
+            if member in measured.trained.diverged
+            else errors_on(ladder, train_x[chosen], targets[chosen], device=device)[0]
+            for member, (ladder, chosen) in enumerate(zip(measured.trained.ladders, hidden, strict=False))
         ],
     )
 
@@ -229,7 +235,7 @@ def errors_of_members(
     tests: Iterable[tuple[Tensor, Tensor]],
     device: str | None = None,
 ) -> tuple[list[float], list[float]]:
-    """What `errors_on` gives for every member, each on rows and classes of its own.
+    """What `errors_on` gives for every member, each on rows and classes of its own; not a number where it diverged.
 
     Examples
     --------
@@ -243,9 +249,10 @@ def errors_of_members(
     True
     """
     errors, labeled_errors = [], []
-    for ladder, recipe, chosen, (x, y) in zip(trained.ladders, recipes, splits, tests, strict=True):
+    members = zip(trained.ladders, recipes, splits, tests, strict=True)
+    for member, (ladder, recipe, chosen, (x, y)) in enumerate(members):
         labeled = None if recipe.labels == "all" else torch.from_numpy(train_x[chosen.labeled])
-        error, labeled_error = errors_on(ladder, x, y, labeled, device)
+        error, labeled_error = (nan, nan) if member in trained.diverged else errors_on(ladder, x, y, labeled, device)
         errors.append(error)
         labeled_errors.append(labeled_error)
     return errors, labeled_errors

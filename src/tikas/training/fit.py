@@ -38,6 +38,8 @@ def fit(
 ) -> Trained:
     """Train one ladder for every seed.
 
+    A member learns the same in any company: where others diverge, it goes on without them.
+
     Parameters
     ----------
     examples
@@ -66,7 +68,7 @@ def fit(
     Returns
     -------
     Trained
-        The ladders and their histories, in the order of the seeds.
+        The ladders and their histories, in the order of the seeds, and in `diverged` the members that are lost.
 
     Raises
     ------
@@ -75,7 +77,7 @@ def fit(
         trained by one program, or have no labelled rows, or fewer than two rows to calibrate with, or both `start` and
         `keep` are given.
     TrainingDivergedError
-        When a cost is no longer finite, with the epoch, the cost that went first and what to try.
+        When a cost of every member is no longer finite, with the epoch, the cost that went first and what to try.
 
     Examples
     --------

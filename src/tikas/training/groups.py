@@ -2,7 +2,7 @@
 
 import gc
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from math import ceil
@@ -14,7 +14,7 @@ from tikas.model.ladder import Ladder
 from tikas.training.devices import suitable_device
 from tikas.training.engine import UPDATES_IN_A_REPLAY
 from tikas.training.keeping import Memory
-from tikas.training.loop import History, Job, Progress, Trained, train
+from tikas.training.loop import History, Job, Progress, Trained, TrainingDivergedError, train
 from tikas.training.memory import bytes_of_a_member, free_bytes, shortage
 
 SHARE_OF_MEMORY = 0.9
@@ -41,7 +41,12 @@ def train_in_groups(job: Job, devices: Sequence[torch.device], on_epoch: Callabl
     """Train all members: each device its share of them, in fleets that fit; networks of others' making on the first.
 
     A fleet that runs out of memory all the same is split in two, and each half goes on for itself from where the fleet
-    was last kept: members learn the same in any company.
+    was last kept: members learn the same in any company. And where some diverge, the others go on without them.
+
+    Raises
+    ------
+    TrainingDivergedError
+        Where all of them did.
 
     Examples
     --------
@@ -81,11 +86,15 @@ def train_in_groups(job: Job, devices: Sequence[torch.device], on_epoch: Callabl
                 done = train_all()
         parts = {member: part for share in done for member, part in share.items()}
     trained = [parts[member] for member in range(members)]
+    diverged = {member: part.diverged[0] for member, part in enumerate(trained) if part.diverged}
+    if len(diverged) == members:
+        raise TrainingDivergedError(diverged)
     return Trained(
         [part.ladders[0] for part in trained],
         [part.histories[0] for part in trained],
         any(part.interrupted for part in trained),
         stop.is_set(),
+        diverged,
     )
 
 
@@ -105,12 +114,25 @@ def _train_share(
                     raise
                 stop.set()
                 trained = _train_group(job.of(group), device, reporter, stop)
+            except TrainingDivergedError as error:
+                lost = {group[place]: said for place, said in error.members.items()}
+                others = [member for member in group if member not in lost]
+                queue = [others, *queue] if others else queue
+                done |= {member: _not_trained(job, member, said) for member, said in lost.items()}
+                continue
             if trained is None:
                 queue = [group[: len(group) // 2], group[len(group) // 2 :], *queue]
                 continue
             for place, member in enumerate(group):
                 done[member] = Trained([trained.ladders[place]], [trained.histories[place]], trained.interrupted)
     return done
+
+
+def _not_trained(job: Job, member: int, said: str) -> Trained:
+    """A member that diverged, as it was built; where it was kept under way, it would diverge again from there."""
+    if job.keeping is not None:
+        job.keeping.discard([job.names[member]])
+    return Trained([job.build_member(member).eval()], [[]], interrupted=False, diverged={0: said})
 
 
 def _train_group(job: Job, device: torch.device, reporter: "_Reporter", stop: Event) -> Trained | None:
@@ -120,6 +142,8 @@ def _train_group(job: Job, device: torch.device, reporter: "_Reporter", stop: Ev
     ------
     torch.OutOfMemoryError
         Where it could not be smaller.
+    TrainingDivergedError
+        Where members diverged, and the others are kept.
     """
     members, free, handled = len(job.seeds), free_bytes(device), sys.exception()
     kept = None if job.keeping is None else job.keeping.take_up(job.names)
@@ -132,11 +156,14 @@ def _train_group(job: Job, device: torch.device, reporter: "_Reporter", stop: Ev
 
     if not stop.is_set():  # or it will have no epoch
         reporter.starts(members, finished, free)
+    diverged: Mapping[int, str] = {}
     try:
         trained = train(job, device, on_epoch, stop, kept)
         if job.keeping is not None and isinstance(job.keeping.store, Memory):
             job.keeping.discard(job.names)
         return trained
+    except TrainingDivergedError as error:
+        diverged = error.members
     except (RuntimeError, MemoryError) as error:
         errors = _chain(error, handled)
         if not any(map(_out_of_memory, errors)):
@@ -146,6 +173,9 @@ def _train_group(job: Job, device: torch.device, reporter: "_Reporter", stop: Ev
     # Only here, where the error is gone, nothing holds on to the fleet any more but the circles that are in it.
     gc.collect()
     torch.cuda.empty_cache()
+    if diverged:
+        reporter.loses(len(diverged), members, finished)
+        raise TrainingDivergedError(diverged)
     if members == 1:
         of_rows = _bytes_to_bring(job, device)
         raise torch.OutOfMemoryError(
@@ -218,6 +248,14 @@ class _Reporter:
             self._fleets += 1
             self._done -= lost
             self._tell([], f"out of memory: {members} members go on in two fleets")
+
+    def loses(self, diverged: int, members: int, epochs: int) -> None:
+        """So many of a fleet that has had so many epochs; the others, if there are some, start again as a fleet."""
+        with self._lock:
+            self._fleets -= diverged == members
+            self._done -= epochs
+            if diverged < members:
+                self._tell([], f"{diverged} of {members} members diverged: the others go on")
 
     def starts(self, members: int, epochs: int, free: int) -> None:
         """A fleet that has had so many epochs, on a device with so many bytes free."""

@@ -5,7 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from threading import Event
-from typing import Any, NamedTuple, Self
+from types import MappingProxyType
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
@@ -52,12 +53,16 @@ class Trained(NamedTuple):
         its first weights.
     stop_asked
         Whether Ctrl-C came at all. After the last epoch it cuts nothing short, but what was to follow is not wanted.
+    diverged
+        By their places among the seeds, what there is to say of members whose costs were no longer finite. They have
+        an empty history, and their first weights, without statistics: nothing can be predicted by them.
     """
 
     ladders: list[Ladder]
     histories: list[History]
     interrupted: bool
     stop_asked: bool = False
+    diverged: Mapping[int, str] = MappingProxyType({})
 
 
 class TrainingDivergedError(ArithmeticError):
@@ -66,17 +71,20 @@ class TrainingDivergedError(ArithmeticError):
     Attributes
     ----------
     members
-        By recipe and seed, what there is to say of each member that it happened to.
+        By their places among the seeds, what there is to say of each member that it happened to.
+
+    Examples
+    --------
+    >>> print(TrainingDivergedError({0: "Training stopped in epoch 3."}))
+    Training stopped in epoch 3.
+    >>> print(TrainingDivergedError({0: "Training stopped in epoch 3.", 1: "Training stopped in epoch 2."}))
+    Training stopped in epoch 3. 1 more diverged too.
     """
 
-    members: Mapping[tuple[Recipe, int], str] = {}
-
-    @classmethod
-    def of(cls, said: Mapping[int, str], job: "Job") -> Self:
-        """The error of members of a job, by their numbers."""
-        error = cls(next(iter(said.values())))
-        error.members = {(job.recipes[member], job.seeds[member]): words for member, words in said.items()}
-        return error
+    def __init__(self, members: Mapping[int, str]) -> None:
+        first, *others = members.values()
+        super().__init__(f"{first} {len(others)} more diverged too." if others else first)
+        self.members = members
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,25 +177,39 @@ def train(
             for epoch in range(len(histories[0]) + 1, recipe.epochs + 1):
                 if stop.is_set():
                     break
-                lines = _train_epoch(fleet, job, epoch)
+                lines, diverged = _train_epoch(fleet, job, epoch)
+                if len(diverged) == len(lines):
+                    raise TrainingDivergedError(diverged)
                 if held_out is not None and (epoch % held_out.every == 0 or epoch == recipe.epochs):
                     pairs = zip(lines, held_out.errors(), strict=True)
                     lines = [{**line, "validation_error": error} for line, error in pairs]
                 for history, line in zip(histories, lines, strict=True):
                     history.append(line)
+                if diverged:
+                    _part_with(diverged, fleet, job, histories)
                 if job.keeping is not None and epoch < recipe.epochs and job.keeping.is_due(job.names, size):
                     job.keeping.keep(job.names, fleet.snapshot, histories)
                 on_epoch(lines)
         except KeyboardInterrupt:
             stop.set()
     try:
-        _measure_last(histories, held_out)
-        ladders = _finish(fleet, job)
+        ladders = _finish(fleet, job, held_out, histories)
     except KeyboardInterrupt:  # there is little left to do, and everything to lose
         stop.set()
-        _measure_last(histories, held_out)
-        ladders = _finish(fleet, job)
+        ladders = _finish(fleet, job, held_out, histories)
     return Trained(ladders, histories, len(histories[0]) < recipe.epochs, stop.is_set())
+
+
+def _part_with(diverged: Mapping[int, str], fleet: Fleet, job: Job, histories: Sequence[History]) -> NoReturn:
+    """Raise their error, with the other members kept as they are after these epochs: their costs are their own."""
+    others = [member for member in range(len(job.seeds)) if member not in diverged]
+    if others and job.keeping is not None:
+        job.keeping.keep(
+            [job.names[member] for member in others],
+            lambda: {name: tensor[others] for name, tensor in fleet.snapshot().items()},
+            [histories[member] for member in others],
+        )
+    raise TrainingDivergedError(diverged)
 
 
 def _stacked(kept: Sequence[Kept]) -> dict[str, Tensor]:
@@ -205,10 +227,13 @@ def _measure_last(histories: Sequence[History], held_out: HeldOut | None) -> Non
             history[-1] = {**history[-1], "validation_error": error}
 
 
-def _finish(fleet: Fleet, job: Job) -> list[Ladder]:
+def _finish(fleet: Fleet, job: Job, held_out: HeldOut | None, histories: Sequence[History]) -> list[Ladder]:
     """The trained ladders in eval mode, with the statistics of the rows that each has seen, on the CPU."""
+    _measure_last(histories, held_out)
     ladders, rows = fleet.disband(), job.examples.rows
-    _check_weights(ladders, job)
+    diverged = _ruined(ladders, job)
+    if diverged:
+        _part_with(diverged, fleet, job, histories)
     for ladder, split in zip(ladders, job.splits, strict=True):
         chosen = calibration_rows(split, job.recipes[0].calibration)
         ladder.train()  # where Ctrl-C found it in eval mode: frozen layers are known by being in that mode alone
@@ -218,8 +243,8 @@ def _finish(fleet: Fleet, job: Job) -> list[Ladder]:
     return ladders
 
 
-def _train_epoch(fleet: Fleet, job: Job, epoch: int) -> History:
-    """One pass over the unlabelled rows; a line of history for every member."""
+def _train_epoch(fleet: Fleet, job: Job, epoch: int) -> tuple[History, dict[int, str]]:
+    """One pass over the unlabelled rows: a line of history for every member, and what became of those that diverged."""
     started = time.perf_counter()
     updates = fleet.streams.updates
     rates = _rates(job.recipes, (epoch - 1) * updates, updates)
@@ -227,13 +252,12 @@ def _train_epoch(fleet: Fleet, job: Job, epoch: int) -> History:
         seed_draws(job.seeds[0], epoch)
     costs = fleet.train_epoch(rates if len(set(map(_schedule, job.recipes))) > 1 else rates[:, 0])
     costs = costs.view(updates, fleet.members, -1).double().cpu()
-    _check_finite(costs, epoch, job)
     seconds = time.perf_counter() - started
     means = costs.mean(0)
     denoising = means[:, 1:]  # of a network that somebody else wrote the top's alone
     totals = means[:, 0] + (denoising * job.weights[:, -denoising.shape[1] :]).sum(1)
     columns = (rates[-1], totals, means[:, 0], denoising)
-    return [
+    lines = [
         {
             "epoch": epoch,
             "learning_rate": rate,
@@ -244,6 +268,7 @@ def _train_epoch(fleet: Fleet, job: Job, epoch: int) -> History:
         }
         for rate, total, supervised, levels in zip(*(column.tolist() for column in columns), strict=True)
     ]
+    return lines, _diverged(costs, epoch, job)
 
 
 def _rates(recipes: Sequence[Recipe], first: int, updates: int) -> Tensor:
@@ -272,39 +297,29 @@ def _take_over(ladder: Ladder, earlier: Ladder) -> None:
         ) from error
 
 
-def _check_finite(costs: Tensor, epoch: int, job: Job) -> None:
-    """Stop when a cost ``(updates, members, 1 + levels)`` is no longer a number, and say which went first."""
-    if bool(costs.isfinite().all()):
-        return
+def _diverged(costs: Tensor, epoch: int, job: Job) -> dict[int, str]:
+    """What to say of members with a cost ``(updates, members, 1 + levels)`` that is no number: which went first."""
     said: dict[int, str] = {}
     for update, member, cost in (~costs.isfinite()).nonzero().tolist():
         name = "the supervised cost" if cost == 0 else f"the denoising cost of level {cost - 1}"
         said.setdefault(
             member,
-            f"Training stopped in epoch {epoch}, update {update + 1}{_whose(member, job)}: {name} was no longer a "
-            f"finite number. {_advice(job.recipes[member])}",
+            f"Training stopped in epoch {epoch}, update {update + 1}: {name} was no longer a finite number. "
+            f"{_advice(job.recipes[member])}",
         )
-    raise TrainingDivergedError.of(said, job)
+    return said
 
 
-def _check_weights(ladders: Sequence[Ladder], job: Job) -> None:
+def _ruined(ladders: Sequence[Ladder], job: Job) -> dict[int, str]:
     """The costs show an update's damage only in the next one; after the last, the weights themselves are looked at."""
     said: dict[int, str] = {}
     for member, ladder in enumerate(ladders):
         for name, parameter in ladder.named_parameters():
             if not bool(parameter.isfinite().all()):
                 said.setdefault(
-                    member,
-                    f"After the last update{_whose(member, job)} {name} was no longer finite. "
-                    f"{_advice(job.recipes[member])}",
+                    member, f"After the last update {name} was no longer finite. {_advice(job.recipes[member])}"
                 )
-    if said:
-        raise TrainingDivergedError.of(said, job)
-
-
-def _whose(member: int, job: Job) -> str:
-    """Which of several members it is, by its seed: its number would be that in its own fleet."""
-    return f" of the member with seed {job.seeds[member]}" if len(job.seeds) > 1 else ""
+    return said
 
 
 def _advice(recipe: Recipe) -> str:

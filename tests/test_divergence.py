@@ -1,0 +1,236 @@
+"""A member whose costs are no longer numbers is lost alone: the others learn what they would have learnt without it."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from tikas import LadderClassifier
+from tikas.data.splits import split
+from tikas.data.streams import Examples
+from tikas.experiments.records import member_records
+from tikas.experiments.rows import load_rows
+from tikas.experiments.run import run
+from tikas.model.gamma import gamma
+from tikas.model.ladder import Ladder
+from tikas.training import loop
+from tikas.training.building import build_ladder
+from tikas.training.fit import Progress, Trained, TrainingDivergedError, fit
+from tikas.training.fleet import Fleet
+from tikas.training.loop import History, Job
+from tikas.training.recipe import Recipe
+from tikas.views.outcome import outcome_table
+
+CPU = torch.device("cpu")
+CLASSES = np.arange(100) % 3
+RECIPE = Recipe(
+    data="array", network=(8,), costs=(10.0, 1.0, 0.1), batch_size=20, labeled_batch_size=12, epochs=4, validation=10
+)
+SEEDS = [3, 14, 15, 92]
+
+
+def build_double(recipe: Recipe, shape: Sequence[int], outputs: int, seed: int | None) -> Ladder:
+    return build_ladder(recipe, shape, outputs, seed).double()
+
+
+def build_module(_: Recipe, shape: Sequence[int], outputs: int, seed: int | None) -> Ladder:
+    torch.manual_seed(seed or 0)
+    return gamma(torch.nn.Linear(*shape, outputs).double(), outputs, example=torch.zeros(2, *shape).double())
+
+
+def train(seeds: Sequence[int], recipe: Recipe = RECIPE, build=build_double, **more) -> Trained:
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(3, 7))[CLASSES] + 0.5 * rng.normal(size=(100, 7))
+    examples = Examples(torch.from_numpy(rows), torch.from_numpy(CLASSES), 3)
+    splits = [split(CLASSES, 9, seed=seed, validation=10) for seed in seeds]
+    return fit(examples, splits, recipe, seeds, device="cpu", build=build, **more)
+
+
+def damage(monkeypatch: pytest.MonkeyPatch, when: dict[int, float]) -> list[tuple[list[int], int]]:
+    """Ruin a weight of each seed's member before an epoch, or after it if a half follows; the epochs that are made."""
+    train_epoch, made = loop._train_epoch, list[tuple[list[int], int]]()
+
+    def ruin(fleet: Fleet, job: Job, epoch: float) -> None:
+        for place, seed in enumerate(job.seeds):
+            if when.get(seed) == epoch:
+                weight = next(tensor.detach() for name, tensor in fleet.tensors().items() if name.endswith("weight"))
+                (weight[place] if fleet.member_dims else weight)[0] = torch.nan
+
+    def damaged(fleet: Fleet, job: Job, epoch: int) -> tuple[History, dict[int, str]]:
+        made.append((list(job.seeds), epoch))
+        ruin(fleet, job, epoch)
+        result = train_epoch(fleet, job, epoch)
+        ruin(fleet, job, epoch + 0.5)
+        return result
+
+    monkeypatch.setattr(loop, "_train_epoch", damaged)
+    return made
+
+
+def assert_others_same(trained: Trained, expected: Trained) -> None:
+    """By weights, statistics and history, but for rounding: stacked products of others add in another order."""
+    others = [place for place in range(len(trained.ladders)) if place not in trained.diverged]
+    for place, ladder, history in zip(others, expected.ladders, expected.histories, strict=True):
+        for name, tensor in ladder.state_dict().items():
+            torch.testing.assert_close(trained.ladders[place].state_dict()[name], tensor, rtol=0, atol=1e-11)
+        for line, other in zip(trained.histories[place], history, strict=True):
+            for name in line.keys() - {"seconds"} | other.keys() - {"seconds"}:
+                assert line[name] == pytest.approx(other[name], rel=1e-10)
+
+
+@pytest.mark.parametrize("epoch", [1, 2, 4])
+def test_the_others_go_on_from_where_they_are(monkeypatch, epoch):
+    others = [3, 14, 92]
+    expected = train(others)
+    made = damage(monkeypatch, {15: epoch})
+    trained = train(SEEDS)
+    assert_others_same(trained, expected)
+    assert made == [(SEEDS if now <= epoch else others, now) for now in (1, 2, 3, 4)]
+    assert list(trained.diverged) == [2]
+    assert trained.diverged[2].startswith(f"Training stopped in epoch {epoch}, update 1: the supervised cost was no ")
+    assert (trained.interrupted, trained.histories[2]) == (False, [])
+
+
+def test_several_are_lost_one_after_the_other(monkeypatch):
+    expected = train([14])
+    made = damage(monkeypatch, {3: 3, 15: 1, 92: 2})
+    trained = train(SEEDS)
+    assert_others_same(trained, expected)
+    assert made == [(SEEDS, 1), ([3, 14, 92], 2), ([3, 14], 3), ([14], 4)]
+    assert {place: said.split(",")[0] for place, said in trained.diverged.items()} == {
+        0: "Training stopped in epoch 3",
+        2: "Training stopped in epoch 1",
+        3: "Training stopped in epoch 2",
+    }
+
+
+def test_what_the_last_update_ruined_does_not_send_the_others_back(monkeypatch):
+    expected = train([3, 14, 92])
+    made = damage(monkeypatch, {15: 4.5})
+    trained = train(SEEDS)
+    assert_others_same(trained, expected)
+    assert made == [(SEEDS, epoch) for epoch in (1, 2, 3, 4)]
+    assert trained.diverged[2].startswith("After the last update ")
+
+
+def test_those_on_other_devices_do_not_notice(monkeypatch):
+    monkeypatch.setattr("tikas.training.fit.suitable_devices", lambda *_: [CPU, CPU])
+    expected = train([14, 15, 92])
+    made = damage(monkeypatch, {3: 2})
+    trained = train(SEEDS)
+    assert_others_same(trained, expected)
+    assert list(trained.diverged) == [0]
+    assert sorted(made) == sorted(
+        [([3, 14], 1), ([3, 14], 2), *(([14], now) for now in (3, 4))] + [([15, 92], now) for now in (1, 2, 3, 4)]
+    )
+
+
+def test_a_device_all_of_whose_members_are_lost_leaves_the_others_alone(monkeypatch):
+    monkeypatch.setattr("tikas.training.fit.suitable_devices", lambda *_: [CPU, CPU])
+    expected = train([3, 14])
+    damage(monkeypatch, {15: 2, 92: 2})
+    trained = train(SEEDS)
+    assert_others_same(trained, expected)
+    assert list(trained.diverged) == [2, 3]
+
+
+def test_networks_of_somebody_elses_go_on_one_by_one(monkeypatch):
+    recipe = replace(RECIPE, costs=1.0)
+    expected = train([14, 92], recipe, build_module)
+    damage(monkeypatch, {3: 2, 15: 1})
+    trained = train(SEEDS, recipe, build_module)
+    assert_others_same(trained, expected)
+    assert list(trained.diverged) == [0, 2]
+
+
+def test_where_nobody_is_left_training_stops_with_what_happened_first_to_the_first(monkeypatch):
+    made = damage(monkeypatch, {3: 2, 14: 1, 15: 2, 92: 1})
+    with pytest.raises(
+        TrainingDivergedError, match=r"^Training stopped in epoch 2, .* 3 more diverged too\.$"
+    ) as caught:
+        train(SEEDS)
+    assert list(caught.value.members) == [0, 1, 2, 3]
+    assert made == [(SEEDS, 1), ([3, 15], 2)]
+
+
+def test_nothing_can_be_predicted_by_a_lost_member(monkeypatch):
+    damage(monkeypatch, {15: 1})
+    lost = train(SEEDS).ladders[2]
+    assert torch.equal(lost.rungs[1].weight, build_double(RECIPE, (7,), 3, 15).rungs[1].weight)
+    with pytest.raises(RuntimeError, match="no statistics"):
+        lost(torch.zeros(2, 7).double())
+
+
+def test_progress_tells_of_it_and_comes_to_its_end(monkeypatch):
+    damage(monkeypatch, {15: 2})
+    told = list[Progress]()
+    train(SEEDS, on_epoch=told.append)
+    assert [progress.doing.partition(":")[0] for progress in told if progress.doing] == [
+        "getting ready",
+        "1 of 4 members diverged",
+        "getting ready",
+    ]
+    assert told[-2].members != []
+    assert [(progress.epoch, progress.epochs) for progress in told] == [
+        (0, 4), (1, 4), (0, 4), (2, 4), (3, 4), (4, 4),
+    ]  # fmt: skip
+
+
+# Estimators
+
+
+X = np.random.default_rng(0).normal(size=(3, 7))[CLASSES] + 0.5 * np.random.default_rng(1).normal(size=(100, 7))
+Y = np.where(np.arange(100) < 20, CLASSES, -1)
+
+
+def classifier(**settings) -> LadderClassifier:
+    return LadderClassifier((8,), epochs=3, batch_size=20, n_members=3, random_state=7, **settings)
+
+
+def test_an_estimator_warns_of_lost_members_and_goes_on_with_the_others(monkeypatch):
+    with monkeypatch.context() as patch:
+        damage(patch, {8: 2})
+        with pytest.warns(
+            UserWarning, match=r"1 of 3 members diverged \(seed 8\) and is left out\. Training stopped in epoch 2"
+        ) as caught:
+            model = classifier().fit(X, Y)
+    assert [warning.filename for warning in caught] == [__file__]
+    assert (len(model.ladders_), model.seeds_) == (2, [7, 9])
+    assert {line["member"] for line in model.history_} == {0, 1}
+    assert model.score(X, CLASSES) > 0.5
+
+
+def test_members_that_had_learnt_something_before_are_not_thrown_away(monkeypatch):
+    model = classifier(warm_start=True).fit(X, Y)
+    before = model.predict_proba(X)
+    damage(monkeypatch, {8: 2})
+    with pytest.raises(TrainingDivergedError, match="epoch 2"):
+        model.fit(X, Y)
+    assert len(model.ladders_) == 3
+    assert (model.predict_proba(X) == before).all()
+
+
+# Runs
+
+
+@pytest.mark.parametrize("tested", [True, False], ids=["test rows", "hidden labels"])
+def test_a_run_has_the_errors_of_those_that_are_left(monkeypatch, tested):
+    rows = load_rows("digits")
+    if not tested:
+        rows = replace(rows, test_x=rows.test_x[:0], test_y=rows.test_y[:0])
+    recipe = Recipe(data="digits", labels=50, network=(16,), epochs=2)
+    expected = run(recipe, [0, 2], rows, device="cpu")
+    damage(monkeypatch, {1: 1})
+    with pytest.warns(UserWarning, match=r"1 of 3 members diverged \(seed 1\)"):
+        outcome = run(recipe, [0, 1, 2], rows, device="cpu")
+    assert outcome.estimator.seeds_ == [0, 2]
+    assert [record["seed"] for record in member_records(outcome, recipe, [0, 1, 2], "cpu")] == [0, 2]
+    kinds = ("test_errors", "labeled_statistics_errors") if tested else ("hidden_errors",)
+    for kind in kinds:
+        first, lost, last = getattr(outcome, kind)
+        assert np.isnan(lost)
+        assert [first, last] == pytest.approx(getattr(expected, kind))
+    columns = [list(outcome_table({"ladder": each}, recipe).columns[1].cells) for each in (outcome, expected)]
+    assert columns[0] == columns[1]
