@@ -1,5 +1,6 @@
 """A member whose costs are no longer numbers is lost alone: the others learn what they would have learnt without it."""
 
+import pickle
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -161,6 +162,14 @@ def test_nothing_can_be_predicted_by_a_lost_member(monkeypatch):
     assert torch.equal(lost.rungs[1].weight, build_double(RECIPE, (7,), 3, 15).rungs[1].weight)
     with pytest.raises(RuntimeError, match="no statistics"):
         lost(torch.zeros(2, 7).double())
+
+
+def test_what_is_told_of_lost_members_goes_from_process_to_process():
+    """As in a grid search with several jobs."""
+    error = pickle.loads(pickle.dumps(TrainingDivergedError({1: "Training stopped in epoch 3."})))
+    assert (str(error), error.members) == ("Training stopped in epoch 3.", {1: "Training stopped in epoch 3."})
+    trained = Trained([], [], interrupted=False)
+    assert pickle.loads(pickle.dumps(trained)) == trained
 
 
 def test_progress_tells_of_it_and_comes_to_its_end(monkeypatch):

@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from threading import Event
-from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn
 
 import torch
@@ -62,7 +61,7 @@ class Trained(NamedTuple):
     histories: list[History]
     interrupted: bool
     stop_asked: bool = False
-    diverged: Mapping[int, str] = MappingProxyType({})
+    diverged: Mapping[int, str] = {}
 
 
 class TrainingDivergedError(ArithmeticError):
@@ -82,9 +81,12 @@ class TrainingDivergedError(ArithmeticError):
     """
 
     def __init__(self, members: Mapping[int, str]) -> None:
-        first, *others = members.values()
-        super().__init__(f"{first} {len(others)} more diverged too." if others else first)
+        super().__init__(members)
         self.members = members
+
+    def __str__(self) -> str:
+        first, *others = self.members.values()
+        return f"{first} {len(others)} more diverged too." if others else first
 
 
 @dataclass(frozen=True, eq=False)
