@@ -1,6 +1,7 @@
 """A member whose costs are no longer numbers is lost alone: the others learn what they would have learnt without it."""
 
 import pickle
+import weakref
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -16,11 +17,13 @@ from tikas.experiments.rows import load_rows
 from tikas.experiments.run import run
 from tikas.model.gamma import gamma
 from tikas.model.ladder import Ladder
-from tikas.training import loop
+from tikas.training import groups, keeping, loop
 from tikas.training.building import build_ladder
 from tikas.training.fit import Progress, Trained, TrainingDivergedError, fit
 from tikas.training.fleet import Fleet
+from tikas.training.keeping import Folder, Keeping
 from tikas.training.loop import History, Job
+from tikas.training.memory import bytes_of_a_member
 from tikas.training.recipe import Recipe
 from tikas.views.outcome import outcome_table
 
@@ -149,7 +152,7 @@ def test_networks_of_somebody_elses_go_on_one_by_one(monkeypatch):
 def test_where_nobody_is_left_training_stops_with_what_happened_first_to_the_first(monkeypatch):
     made = damage(monkeypatch, {3: 2, 14: 1, 15: 2, 92: 1})
     with pytest.raises(
-        TrainingDivergedError, match=r"^Training stopped in epoch 2, .* 3 more diverged too\.$"
+        TrainingDivergedError, match=r"^Training stopped in epoch 2, .* It is not the only one: 4 diverged\.$"
     ) as caught:
         train(SEEDS)
     assert list(caught.value.members) == [0, 1, 2, 3]
@@ -181,10 +184,99 @@ def test_progress_tells_of_it_and_comes_to_its_end(monkeypatch):
         "1 of 4 members diverged",
         "getting ready",
     ]
-    assert told[-2].members != []
-    assert [(progress.epoch, progress.epochs) for progress in told] == [
-        (0, 4), (1, 4), (0, 4), (2, 4), (3, 4), (4, 4),
-    ]  # fmt: skip
+    assert [progress.epoch for progress in told] == [0, 1, 2, 2, 2, 3, 4]
+    assert [len(progress.members) for progress in told] == [0, 4, 3, 0, 0, 3, 3]
+    assert {progress.epochs for progress in told} == {4}
+
+
+@pytest.mark.parametrize("lost", [SEEDS[:2], SEEDS[2:]], ids=["the first fleet", "the last fleet"])
+def test_progress_comes_to_its_end_where_all_members_of_a_fleet_are_lost(monkeypatch, lost):
+    size = 3 * bytes_of_a_member(build_double(RECIPE, (7,), 3, 0), 20, 12, updates_in_a_block=1)
+    monkeypatch.setattr(groups, "free_bytes", lambda _: size)  # with what is left free, of two
+    damage(monkeypatch, dict.fromkeys(lost, 2))
+    told = list[Progress]()
+    train(SEEDS, on_epoch=told.append)
+    assert [progress.epochs for progress in told][:2] == [8, 8]
+    assert "2 of 2 members diverged" in [progress.doing for progress in told]
+    assert (told[-1].epoch, told[-1].epochs) == (4, 4)
+
+
+def test_a_fleet_is_gone_before_the_others_start_again(monkeypatch):
+    launch, fleets, alive = loop.launch, list[weakref.ref[Fleet]](), list[int]()
+
+    def watched(*arguments: object, **more: object) -> Fleet:
+        alive.append(sum(fleet() is not None for fleet in fleets))
+        fleet = launch(*arguments, **more)
+        fleet.itself = fleet  # circles of theirs are what the collector is for
+        fleets.append(weakref.ref(fleet))
+        return fleet
+
+    monkeypatch.setattr(loop, "launch", watched)
+    damage(monkeypatch, {15: 2, 3: 3})
+    train(SEEDS)
+    assert alive == [0, 0, 0]
+
+
+# Ctrl-C
+
+
+def press(monkeypatch: pytest.MonkeyPatch, at: str, times: int = 1) -> list[Progress]:
+    """Ctrl-C when progress tells of this for the so manieth time; what is told."""
+    told = list[Progress]()
+
+    def pressed(_: groups._Reporter, lines: History, doing: str) -> None:
+        told.append(Progress(0, 0, lines, doing))
+        if doing.startswith(at) and sum(each.doing.startswith(at) for each in told) == times:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(groups._Reporter, "_tell", pressed)
+    return told
+
+
+@pytest.mark.parametrize(
+    ("at", "times"), [("1 of 4", 1), ("getting ready", 2)], ids=["when it is told", "while the others get ready"]
+)
+def test_ctrl_c_after_a_loss_keeps_the_others_as_they_are(monkeypatch, at, times):
+    expected = train([3, 14, 92], replace(RECIPE, epochs=4))
+    made = damage(monkeypatch, {15: 2})
+    press(monkeypatch, at, times)
+    trained = train(SEEDS)
+    assert [len(history) for history in trained.histories] == [2, 2, 0, 2]
+    assert (trained.interrupted, trained.stop_asked, list(trained.diverged)) == (True, True, [2])
+    assert made == [(SEEDS, 1), (SEEDS, 2)]
+    for place, history in zip((0, 1, 3), expected.histories, strict=True):
+        assert trained.histories[place][0]["total"] == pytest.approx(history[0]["total"], rel=1e-10)
+        assert "validation_error" in trained.histories[place][1]
+
+
+def test_ctrl_c_does_not_hide_that_another_is_ruined(monkeypatch):
+    """The second to be lost shows it only after its last update, in the epoch in which the first was lost."""
+    damage(monkeypatch, {15: 2, 3: 2.5})
+    press(monkeypatch, "getting ready", times=2)
+    trained = train(SEEDS)
+    assert [len(history) for history in trained.histories] == [0, 2, 0, 2]
+    assert list(trained.diverged) == [0, 2]
+
+
+def test_ctrl_c_in_an_epoch_in_which_one_is_lost_spoils_nothing_that_is_kept(monkeypatch, tmp_path):
+    monkeypatch.setattr(keeping, "SECONDS_BETWEEN", 0.0)
+    expected = train([3, 14, 92], keep=Keeping(Folder(tmp_path / "whole")))
+    update, updates = Fleet.update, list[int]()
+
+    def pressed(fleet: Fleet, *batch: object) -> torch.Tensor:
+        updates.append(1)
+        if len(updates) == 11:  # the third of the third epoch, of four updates each
+            raise KeyboardInterrupt
+        return update(fleet, *batch)
+
+    folder = Folder(tmp_path / "cut")
+    with monkeypatch.context() as patch:
+        damage(patch, {15: 3})
+        patch.setattr(Fleet, "update", pressed)
+        cut = train(SEEDS, keep=Keeping(folder))
+    assert (cut.interrupted, list(cut.diverged)) == (True, [2])
+    assert len(list(folder.path.iterdir())) == 3
+    assert_others_same(train([3, 14, 92], keep=Keeping(folder)), expected)
 
 
 # Estimators

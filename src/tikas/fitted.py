@@ -101,14 +101,14 @@ def begun(trained: Trained, seeds: Sequence[int]) -> tuple[Trained, Sequence[int
     return others, [seeds[member] for member in kept]
 
 
-def loss(trained: Trained, seeds: Sequence[int]) -> str:
+def lost_members(trained: Trained, seeds: Sequence[int]) -> str:
     """What to say of members that diverged where others did not.
 
     Examples
     --------
     >>> from tikas.training.fit import Trained
     >>> lost = {1: "Training stopped in epoch 3.", 2: "Training stopped in epoch 9."}
-    >>> loss(Trained([], [[{"epoch": 1}], [], []], interrupted=False, diverged=lost), seeds=[5, 6, 7])
+    >>> lost_members(Trained([], [[{"epoch": 1}], [], []], interrupted=False, diverged=lost), seeds=[5, 6, 7])
     '2 of 3 members diverged (seeds 6, 7) and are left out. Of the first: Training stopped in epoch 3.'
     """
     places = list(trained.diverged)

@@ -25,7 +25,7 @@ from tikas.data.weights import as_counts, places_of
 from tikas.estimators.answers import Answer, mean_answer
 from tikas.estimators.inputs import Array, TakesRows
 from tikas.estimators.members import build_around, settings_around_module
-from tikas.fitted import Fitted, begun, epochs_of, interruption, joined_history, loss
+from tikas.fitted import Fitted, begun, epochs_of, interruption, joined_history, lost_members
 from tikas.model.ladder import Ladder
 from tikas.model.specs import RungSpec
 from tikas.saving import write_model
@@ -135,10 +135,10 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TakesRo
         if trained.diverged:
             if earlier is not None:  # they have learnt something before, which stays as it was
                 raise TrainingDivergedError(trained.diverged)
-            warnings.warn(loss(trained, seeds), UserWarning, stacklevel=3)
-        some = begun(trained, seeds)
+            warnings.warn(lost_members(trained, seeds), UserWarning, stacklevel=3)
+        left = begun(trained, seeds)  # or Ctrl-C, where nobody has learnt anything
         if earlier is None:  # ladders that go on have learnt something before
-            trained, seeds = some
+            trained, seeds = left
         if trained.interrupted:
             warnings.warn(interruption(trained.histories, recipe.epochs, self.n_members), UserWarning, stacklevel=3)
         before = [] if earlier is None else self.history_

@@ -226,11 +226,11 @@ def _records(
 ) -> Iterator[dict[str, Any]]:
     """Of the members that were trained to their end: a fleet that memory had split may be interrupted in between.
 
-    Where that was so, or some of it was trained before, the seconds are not those of the members; where memory or
-    several GPUs parted them, those of an epoch are not.
+    Where that was so, or some of it was trained before or diverged, the seconds are not those of the members; where
+    memory or several GPUs parted them, those of an epoch are not.
     """
     where = suitable_device(device)
-    at_one_go = not (keep.continued or trained.interrupted)
+    at_one_go = not (keep.continued or trained.interrupted or trained.diverged)
     parted = len({tuple(line["seconds"] for line in history) for history in trained.histories}) > 1
     for (task, seed), name, history, figures in zip(fleet, keep.names, trained.histories, errors, strict=True):
         if not isinstance(task, Rival) and len(history) == task.recipe.epochs:

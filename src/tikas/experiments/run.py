@@ -21,7 +21,7 @@ from tikas.data.streams import Examples
 from tikas.estimators import LadderClassifier, LadderRegressor
 from tikas.estimators.loading import estimator_of
 from tikas.experiments.rows import Rows
-from tikas.fitted import Fitted, loss
+from tikas.fitted import Fitted, lost_members
 from tikas.model.ladder import Ladder
 from tikas.training.building import build_ladder
 from tikas.training.fit import Build, Progress, Trained, error_of, fit
@@ -98,7 +98,7 @@ def run(
 
     def take(trained: Trained) -> None:
         if trained.diverged:
-            warnings.warn(loss(trained, seeds), UserWarning, stacklevel=2)
+            warnings.warn(lost_members(trained, seeds), UserWarning, stacklevel=2)
         estimators.append(estimator_of(Fitted.from_trained(trained, recipe, seeds, **known)))
         if on_trained is not None:
             on_trained(estimators[0], trained)

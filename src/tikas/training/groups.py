@@ -2,7 +2,7 @@
 
 import gc
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from math import ceil
@@ -13,8 +13,8 @@ import torch
 from tikas.model.ladder import Ladder
 from tikas.training.devices import suitable_device
 from tikas.training.engine import UPDATES_IN_A_REPLAY
-from tikas.training.keeping import Memory
-from tikas.training.loop import History, Job, Progress, Trained, TrainingDivergedError, train
+from tikas.training.keeping import Kept, Memory
+from tikas.training.loop import History, Job, Parted, Progress, Trained, TrainingDivergedError, train
 from tikas.training.memory import bytes_of_a_member, free_bytes, shortage
 
 SHARE_OF_MEMORY = 0.9
@@ -102,52 +102,60 @@ def _train_share(
     job: Job, members: Sequence[int], device: torch.device, reporter: "_Reporter", stop: Event
 ) -> dict[int, Trained]:
     """Train these members on one device, in as many fleets as it takes; what became of each."""
-    queue = [group for alike in _by_epochs(job, members) for group in _groups(job, alike, device, reporter)]
+    plan = [group for alike in _by_epochs(job, members) for group in _groups(job, alike, device, reporter)]
+    queue: list[tuple[list[int], list[Kept]]] = [(group, []) for group in plan]
     done: dict[int, Trained] = {}
     with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
         while queue:
-            group = queue.pop(0)
+            group, kept = queue.pop(0)
             try:
-                trained = _train_group(job.of(group), device, reporter, stop)
-            except KeyboardInterrupt:  # while a fleet got ready: those before it have learnt something
-                if stop.is_set() or not done:
+                outcome = _train_group(job.of(group), device, reporter, stop, kept)
+            except KeyboardInterrupt:  # while a fleet got ready: others, or it itself before, have learnt something
+                if stop.is_set() or not (done or kept):
                     raise
                 stop.set()
-                trained = _train_group(job.of(group), device, reporter, stop)
-            except TrainingDivergedError as error:
-                lost = {group[place]: said for place, said in error.members.items()}
-                others = [member for member in group if member not in lost]
-                queue = [others, *queue] if others else queue
-                done |= {member: _not_trained(job, member, said) for member, said in lost.items()}
+                outcome = _train_group(job.of(group), device, reporter, stop, kept)
+            if outcome is None:
+                queue = [(group[: len(group) // 2], []), (group[len(group) // 2 :], []), *queue]
                 continue
-            if trained is None:
-                queue = [group[: len(group) // 2], group[len(group) // 2 :], *queue]
+            if isinstance(outcome, Parted):
+                others = [member for place, member in enumerate(group) if place not in outcome.diverged]
+                queue.insert(0, (others, outcome.others))
+                done |= {group[place]: _lost(job, group[place], said) for place, said in outcome.diverged.items()}
+                try:
+                    reporter.loses(len(outcome.diverged), len(group), len(outcome.others[0].history))
+                    _make_room()
+                except KeyboardInterrupt:  # the others will have no more epochs
+                    stop.set()
                 continue
             for place, member in enumerate(group):
-                done[member] = Trained([trained.ladders[place]], [trained.histories[place]], trained.interrupted)
+                if place in outcome.diverged:
+                    done[member] = _lost(job, member, outcome.diverged[place])
+                else:
+                    done[member] = Trained([outcome.ladders[place]], [outcome.histories[place]], outcome.interrupted)
     return done
 
 
-def _not_trained(job: Job, member: int, said: str) -> Trained:
-    """A member that diverged, as it was built; where it was kept under way, it would diverge again from there."""
+def _lost(job: Job, member: int, said: str) -> Trained:
+    """A member that diverged, as it began; from where it was kept it would diverge again."""
     if job.keeping is not None:
         job.keeping.discard([job.names[member]])
     return Trained([job.build_member(member).eval()], [[]], interrupted=False, diverged={0: said})
 
 
-def _train_group(job: Job, device: torch.device, reporter: "_Reporter", stop: Event) -> Trained | None:
+def _train_group(
+    job: Job, device: torch.device, reporter: "_Reporter", stop: Event, kept: list[Kept]
+) -> Trained | Parted | None:
     """Train one fleet; None where it was too large for the device, and could be smaller.
 
     Raises
     ------
     torch.OutOfMemoryError
         Where it could not be smaller.
-    TrainingDivergedError
-        Where members diverged, and the others are kept.
     """
     members, free, handled = len(job.seeds), free_bytes(device), sys.exception()
-    kept = None if job.keeping is None else job.keeping.take_up(job.names)
-    finished = 0 if kept is None else len(kept[0].history)
+    start = _start(job, kept)
+    finished = len(start[0].history) if start else 0
 
     def on_epoch(lines: History) -> None:
         nonlocal finished
@@ -156,14 +164,13 @@ def _train_group(job: Job, device: torch.device, reporter: "_Reporter", stop: Ev
 
     if not stop.is_set():  # or it will have no epoch
         reporter.starts(members, finished, free)
-    diverged: Mapping[int, str] = {}
     try:
-        trained = train(job, device, on_epoch, stop, kept)
+        trained = train(job, device, on_epoch, stop, start)
+        if len(trained.diverged) == members:
+            reporter.loses(members, members, finished)
         if job.keeping is not None and isinstance(job.keeping.store, Memory):
             job.keeping.discard(job.names)
         return trained
-    except TrainingDivergedError as error:
-        diverged = error.members
     except (RuntimeError, MemoryError) as error:
         errors = _chain(error, handled)
         if not any(map(_out_of_memory, errors)):
@@ -171,11 +178,7 @@ def _train_group(job: Job, device: torch.device, reporter: "_Reporter", stop: Ev
         for each in errors:  # whose frames hold the fleet
             each.with_traceback(None)
     # Only here, where the error is gone, nothing holds on to the fleet any more but the circles that are in it.
-    gc.collect()
-    torch.cuda.empty_cache()
-    if diverged:
-        reporter.loses(len(diverged), members, finished)
-        raise TrainingDivergedError(diverged)
+    _make_room()
     if members == 1:
         of_rows = _bytes_to_bring(job, device)
         raise torch.OutOfMemoryError(
@@ -183,6 +186,20 @@ def _train_group(job: Job, device: torch.device, reporter: "_Reporter", stop: Ev
         ) from errors[0]
     reporter.splits(members, finished)
     return None
+
+
+def _start(job: Job, kept: list[Kept]) -> list[Kept] | None:
+    """Where members begin: with what they are given, with what was kept of them, or with nothing."""
+    if job.keeping is None:
+        return kept or None
+    if kept:
+        job.keeping.start_clock(job.names)
+    return kept or job.keeping.take_up(job.names)
+
+
+def _make_room() -> None:
+    gc.collect()
+    torch.cuda.empty_cache()
 
 
 def _chain(error: BaseException, handled: BaseException | None) -> list[BaseException]:
@@ -250,12 +267,15 @@ class _Reporter:
             self._tell([], f"out of memory: {members} members go on in two fleets")
 
     def loses(self, diverged: int, members: int, epochs: int) -> None:
-        """So many of a fleet that has had so many epochs; the others, if there are some, start again as a fleet."""
+        """So many of a fleet that has had so many epochs, which starts again without them, if any are left."""
         with self._lock:
-            self._fleets -= diverged == members
-            self._done -= epochs
             if diverged < members:
                 self._tell([], f"{diverged} of {members} members diverged: the others go on")
+                self._done -= epochs  # which it will say that it has had
+            else:
+                self._fleets -= 1
+                self._done -= epochs
+                self._tell([], f"{diverged} of {members} members diverged")
 
     def starts(self, members: int, epochs: int, free: int) -> None:
         """A fleet that has had so many epochs, on a device with so many bytes free."""

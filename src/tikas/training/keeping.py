@@ -152,7 +152,7 @@ class Keeping:
 
     def take_up(self, names: Sequence[str]) -> list[Kept] | None:
         """Members as they were kept, if all of them are, after equally many epochs; the clock starts."""
-        self._last[tuple(names)] = time.monotonic(), None
+        self.start_clock(names)
         members = [kept for kept in map(self.store.get, names) if kept is not None]
         if len(members) < len(names) or len({len(kept.history) for kept in members}) > 1:
             return None
@@ -160,6 +160,10 @@ class Keeping:
             if name not in self._own:
                 self.continued[name] = sorted({*kept.continued, len(kept.history)})
         return members
+
+    def start_clock(self, names: Sequence[str]) -> None:
+        """From now on it counts when these members were last kept."""
+        self._last[tuple(names)] = time.monotonic(), None
 
     def is_due(self, names: Sequence[str], size: int) -> bool:
         """Whether members, of so many bytes together, were last kept long enough ago."""

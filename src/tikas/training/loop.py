@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from threading import Event
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -54,7 +54,7 @@ class Trained(NamedTuple):
         Whether Ctrl-C came at all. After the last epoch it cuts nothing short, but what was to follow is not wanted.
     diverged
         By their places among the seeds, what there is to say of members whose costs were no longer finite. They have
-        an empty history, and their first weights, without statistics: nothing can be predicted by them.
+        an empty history, and the weights that they began with; a new ladder has no statistics to predict with.
     """
 
     ladders: list[Ladder]
@@ -77,7 +77,7 @@ class TrainingDivergedError(ArithmeticError):
     >>> print(TrainingDivergedError({0: "Training stopped in epoch 3."}))
     Training stopped in epoch 3.
     >>> print(TrainingDivergedError({0: "Training stopped in epoch 3.", 1: "Training stopped in epoch 2."}))
-    Training stopped in epoch 3. 1 more diverged too.
+    Training stopped in epoch 3. It is not the only one: 2 diverged.
     """
 
     def __init__(self, members: Mapping[int, str]) -> None:
@@ -86,7 +86,14 @@ class TrainingDivergedError(ArithmeticError):
 
     def __str__(self) -> str:
         first, *others = self.members.values()
-        return f"{first} {len(others)} more diverged too." if others else first
+        return f"{first} It is not the only one: {len(self.members)} diverged." if others else first
+
+
+class Parted(NamedTuple):
+    """A fleet that goes on without some of its members, by their places: what became of those, and the others."""
+
+    diverged: Mapping[int, str]
+    others: list[Kept]
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,9 +142,10 @@ def train(
     on_epoch: Callable[[History], None],
     stop: Event,
     kept: list[Kept] | None = None,
-) -> Trained:
+) -> Trained | Parted:
     """Train all members of a job as one fleet, from where they were kept until the last epoch, Ctrl-C or `stop`.
 
+    Or until some of them diverge: the others are then as they were after that epoch, since their costs are their own.
     What was kept is taken out of its list.
 
     Examples
@@ -174,44 +182,42 @@ def train(
         histories = [list(member.history) for member in kept]
         fleet.go_on_from(_stacked(kept), len(histories[0]) * streams.updates)
         kept.clear()  # now that it is in place: nobody need hold it until the last epoch
+    diverged: dict[int, str] = {}
     with suitable_arithmetic(fleet, exact=exact):
         try:
             for epoch in range(len(histories[0]) + 1, recipe.epochs + 1):
-                if stop.is_set():
+                if stop.is_set() or diverged:
                     break
                 lines, diverged = _train_epoch(fleet, job, epoch)
                 if len(diverged) == len(lines):
-                    raise TrainingDivergedError(diverged)
+                    break
                 if held_out is not None and (epoch % held_out.every == 0 or epoch == recipe.epochs):
                     pairs = zip(lines, held_out.errors(), strict=True)
                     lines = [{**line, "validation_error": error} for line, error in pairs]
                 for history, line in zip(histories, lines, strict=True):
                     history.append(line)
-                if diverged:
-                    _part_with(diverged, fleet, job, histories)
-                if job.keeping is not None and epoch < recipe.epochs and job.keeping.is_due(job.names, size):
-                    job.keeping.keep(job.names, fleet.snapshot, histories)
-                on_epoch(lines)
+                keeping = None if diverged or epoch == recipe.epochs else job.keeping
+                if keeping is not None and keeping.is_due(job.names, size):
+                    keeping.keep(job.names, fleet.snapshot, histories)
+                on_epoch([line for member, line in enumerate(lines) if member not in diverged])
         except KeyboardInterrupt:
             stop.set()
+    others = [member for member in range(len(job.seeds)) if member not in diverged]
     try:
-        ladders = _finish(fleet, job, held_out, histories)
+        if diverged and others and not stop.is_set() and len(histories[0]) < recipe.epochs:
+            return Parted(diverged, _kept(fleet, histories, others))
+        return _finish(fleet, job, held_out, histories, diverged, stop)
     except KeyboardInterrupt:  # there is little left to do, and everything to lose
         stop.set()
-        ladders = _finish(fleet, job, held_out, histories)
-    return Trained(ladders, histories, len(histories[0]) < recipe.epochs, stop.is_set())
+        return _finish(fleet, job, held_out, histories, diverged, stop)
 
 
-def _part_with(diverged: Mapping[int, str], fleet: Fleet, job: Job, histories: Sequence[History]) -> NoReturn:
-    """Raise their error, with the other members kept as they are after these epochs: their costs are their own."""
-    others = [member for member in range(len(job.seeds)) if member not in diverged]
-    if others and job.keeping is not None:
-        job.keeping.keep(
-            [job.names[member] for member in others],
-            lambda: {name: tensor[others] for name, tensor in fleet.snapshot().items()},
-            [histories[member] for member in others],
-        )
-    raise TrainingDivergedError(diverged)
+def _kept(fleet: Fleet, histories: Sequence[History], members: Sequence[int]) -> list[Kept]:
+    """Some of the members as they are after the epochs of their histories."""
+    tensors = fleet.snapshot()
+    return [
+        Kept({name: tensor[member] for name, tensor in tensors.items()}, histories[member], []) for member in members
+    ]
 
 
 def _stacked(kept: Sequence[Kept]) -> dict[str, Tensor]:
@@ -229,20 +235,32 @@ def _measure_last(histories: Sequence[History], held_out: HeldOut | None) -> Non
             history[-1] = {**history[-1], "validation_error": error}
 
 
-def _finish(fleet: Fleet, job: Job, held_out: HeldOut | None, histories: Sequence[History]) -> list[Ladder]:
-    """The trained ladders in eval mode, with the statistics of the rows that each has seen, on the CPU."""
-    _measure_last(histories, held_out)
+def _finish(
+    fleet: Fleet,
+    job: Job,
+    held_out: HeldOut | None,
+    histories: Sequence[History],
+    diverged: Mapping[int, str],
+    stop: Event,
+) -> Trained:
+    """The trained ladders in eval mode, with the statistics of the rows that each has seen, on the CPU.
+
+    Those that diverged are as they are, and it is said which they are.
+    """
+    if len(diverged) < len(histories):
+        _measure_last(histories, held_out)
+    interrupted = len(histories[0]) < job.recipes[0].epochs
     ladders, rows = fleet.disband(), job.examples.rows
-    diverged = _ruined(ladders, job)
-    if diverged:
-        _part_with(diverged, fleet, job, histories)
-    for ladder, split in zip(ladders, job.splits, strict=True):
+    diverged = {**_ruined(ladders, job), **diverged}
+    for member, (ladder, split) in enumerate(zip(ladders, job.splits, strict=True)):
+        if member in diverged:
+            continue
         chosen = calibration_rows(split, job.recipes[0].calibration)
         ladder.train()  # where Ctrl-C found it in eval mode: frozen layers are known by being in that mode alone
         with full_precision():
             ladder.calibrate(rows[torch.as_tensor(chosen, device=rows.device)])
         ladder.eval().cpu()
-    return ladders
+    return Trained(ladders, list(histories), interrupted and len(diverged) < len(ladders), stop.is_set(), diverged)
 
 
 def _train_epoch(fleet: Fleet, job: Job, epoch: int) -> tuple[History, dict[int, str]]:
