@@ -21,6 +21,7 @@ from tikas.experiments.bench import Figure, epochs_of, interleave, start_fleet
 from tikas.experiments.bench_script import headline, line_of, report
 from tikas.model import dense
 from tikas.training.compilers import compiled_or_plain
+from tikas.training.engine import passes_on_cpu
 from tikas.training.fleet import Fleet
 from tikas.training.recipe import Recipe
 
@@ -61,7 +62,7 @@ def fleet_with(
         dense.product = product
         return train_epoch(rates)
 
-    fleet.costs = compiled_or_plain(run, in_half=in_half)
+    fleet.costs = compiled_or_plain(run, passes_on_cpu(in_half=in_half))
     fleet.train_epoch = with_these_products
     return fleet
 

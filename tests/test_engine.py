@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 import torch
+from functorch.compile import min_cut_rematerialization_partition
 from torch._dynamo import config as dynamo
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.utils import counters
+from torch._inductor.decomposition import select_decomp_table
 
 from tikas.data.splits import split
 from tikas.data.streams import Examples, Streams
@@ -21,8 +23,9 @@ from tikas.training.building import build_ladder
 from tikas.training.compilers import hindrance
 from tikas.training.devices import PutBack, single_precision
 from tikas.training.engine import SlowerWarning, launch, suitable_arithmetic
-from tikas.training.fleet import Fleet
+from tikas.training.fleet import Fleet, stack
 from tikas.training.half_products import IN_HALF, product_in_half
+from tikas.training.masks import MASKS_AGAIN
 from tikas.training.precision import full_precision, precision, steady_precision
 from tikas.training.recipe import Recipe
 
@@ -87,7 +90,7 @@ def test_where_compiling_fails_after_all_a_long_run_is_plain(
 ) -> None:
     plain = small_fleet()
 
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise failure
 
     monkeypatch.setattr(engine, "WORTH_COMPILING", 0)
@@ -227,6 +230,35 @@ def test_the_pass_makes_products_in_half_both_ways_alone_and_in_company_and_noth
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("passed", [True, False], ids=["with the pass", "without it"])
+def test_the_pass_keeps_masks_from_being_stored_which_they_would_be_in_company(passed: bool) -> None:
+    (masks_again,) = MASKS_AGAIN.values()
+    stored: list[torch.dtype] = []
+
+    def parted(joint: torch.fx.GraphModule, *inputs: Any, **more: Any) -> tuple[torch.fx.GraphModule, ...]:
+        if passed:
+            masks_again(joint.graph)
+        there, back = min_cut_rematerialization_partition(joint, *inputs, **more)
+        stored.extend(node.meta["val"].dtype for node in there.graph.output_node().args[0] if node is not None)
+        return there, back
+
+    backend = aot_autograd(
+        fw_compiler=lambda program, _: program, partition_fn=parted, decompositions=select_decomp_table()
+    )
+    recipe, rows = replace(RECIPE, network=(6, 6)), torch.rand(3, 20, 5)
+    ladder, draws = stack([build_ladder(recipe, (5,), 3, seed) for seed in range(3)]), torch.Generator().manual_seed(0)
+    noise = [torch.randn(3, 40, width, generator=draws) for width in (5, 6, 6, 3)]
+    costs = [
+        compute(rows, rows, torch.arange(60).view(3, 20) % 3, noise).total.sum()
+        for compute in (torch.compile(ladder.costs, backend=backend), ladder.costs)
+    ]
+    gradients = [torch.autograd.grad(cost, list(ladder.parameters())) for cost in costs]
+    for ours, plain in zip(*gradients, strict=True):
+        torch.testing.assert_close(ours, plain, rtol=1e-4, atol=1e-5)
+    assert (torch.bool in stored) is not passed
+
+
+@pytest.mark.filterwarnings("ignore")
 def test_a_fleet_learns_by_products_in_half_what_it_learns_by_exact_ones(
     monkeypatch: pytest.MonkeyPatch, quicker: Callable[[bool], None]
 ) -> None:
@@ -273,7 +305,7 @@ def test_every_network_that_a_search_tries_is_compiled(monkeypatch: pytest.Monke
     """As many as torch would compile of one function by itself, here one, and then some."""
     programs: list[torch.fx.GraphModule] = []
 
-    def remember(graph: torch.fx.GraphModule, _: object) -> torch.fx.GraphModule:
+    def remember(graph: torch.fx.GraphModule, *_: object, **__: object) -> torch.fx.GraphModule:
         programs.append(graph)
         return graph
 

@@ -5,12 +5,12 @@ import subprocess
 import sys
 import sysconfig
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from shutil import which
 from tempfile import TemporaryDirectory
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 import torch
 
@@ -22,23 +22,21 @@ class SlowerWarning(UserWarning):
     """Training is right, and slower than it could be on this machine."""
 
 
-def compiled_or_plain(function: Callable[P, R], *, in_half: bool = False) -> Callable[P, R]:
+def compiled_or_plain(function: Callable[P, R], passes: Mapping[str, object] | None = None) -> Callable[P, R]:
     """The function, compiled when it is first called; should that fail, the function as it is, and a word about it.
 
     `hindrance` knows what is wrong with most machines before that. A folder that cannot be written, or a library that
     is missing, only shows when something is compiled.
 
-    With `in_half` the compiled function makes its products in bf16: see `tikas.training.half_products`.
+    What compiled code goes through besides are `passes`, by the names that the compiler has for their times.
 
     Examples
     --------
     >>> compiled_or_plain(abs)  # nothing is compiled before it is called
     <function compiled_or_plain.<locals>.run at 0x...>
     """
-    options: dict[str, Any] | None = None
-    if in_half:
-        from tikas.training.half_products import IN_HALF as options  # noqa: N811 - which imports the compiler
-    program: Callable[P, R] = torch.compile(function, dynamic=False, options=options)
+    options = None if passes is None else dict(passes)
+    program: Callable[P, R] = torch.compile(function, dynamic=False, options=options)  # type: ignore[arg-type]
 
     def run(*arguments: P.args, **named: P.kwargs) -> R:
         nonlocal program

@@ -3,7 +3,7 @@
 import platform
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from math import prod
 from pathlib import Path
@@ -71,9 +71,23 @@ def launch(ladders: Sequence[Ladder], streams: Streams, updates: int, *, exact: 
     fleet = Fleet(ladders, streams)
     if compiled:
         in_half = not exact and _half_is_quicker()
-        fleet.costs = compiled_or_plain(fleet.ladder.costs, in_half=in_half)
+        fleet.costs = compiled_or_plain(fleet.ladder.costs, passes_on_cpu(in_half=in_half))
         fleet.dtype = torch.bfloat16 if in_half else torch.float32
     return fleet
+
+
+def passes_on_cpu(*, in_half: bool) -> Mapping[str, object]:
+    """What code that is compiled for a CPU goes through; `in_half` has its products made in bf16.
+
+    Examples
+    --------
+    >>> sorted(passes_on_cpu(in_half=True))
+    ['joint_custom_post_pass', 'post_grad_custom_pre_pass']
+    """
+    from tikas.training.half_products import IN_HALF  # both import the compiler, which takes seconds
+    from tikas.training.masks import MASKS_AGAIN
+
+    return {**MASKS_AGAIN, **(IN_HALF if in_half else {})}
 
 
 def _half_is_quicker() -> bool:
