@@ -1,6 +1,6 @@
 """Which program trains a fleet, and that the compiled one learns what the plain one learns."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -21,11 +21,10 @@ from tikas.data.streams import Examples, Streams
 from tikas.training import captured, compilers, engine
 from tikas.training.building import build_ladder
 from tikas.training.compilers import hindrance
+from tikas.training.cpu_passes import CAST, masks_again, products_in_half
 from tikas.training.devices import PutBack, single_precision
 from tikas.training.engine import SlowerWarning, launch, suitable_arithmetic
 from tikas.training.fleet import Fleet, stack
-from tikas.training.half_products import IN_HALF, product_in_half
-from tikas.training.masks import MASKS_AGAIN
 from tikas.training.precision import full_precision, precision, steady_precision
 from tikas.training.recipe import Recipe
 
@@ -190,15 +189,25 @@ def test_a_cpu_is_quicker_in_half_if_it_is_amds_and_has_instructions_for_it(
     assert engine._half_is_quicker() is expected
 
 
+def through(
+    passes: Sequence[Callable[[torch.fx.Graph], None]], there: list[torch.fx.GraphModule] | None = None
+) -> Callable[..., Any]:
+    """A compiler that compiles nothing, but has the ways there and back as one graph go through these passes."""
+
+    def parted(joint: torch.fx.GraphModule, *inputs: Any, **more: Any) -> tuple[torch.fx.GraphModule, ...]:
+        for each in passes:
+            each(joint.graph)
+        parts = min_cut_rematerialization_partition(joint, *inputs, **more)
+        if there is not None:
+            there.append(parts[0])
+        return parts
+
+    decompositions = select_decomp_table()
+    return aot_autograd(fw_compiler=lambda part, _: part, partition_fn=parted, decompositions=decompositions)
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_the_pass_makes_products_in_half_both_ways_alone_and_in_company_and_nothing_else() -> None:
-    (in_half,) = IN_HALF.values()
-
-    def passed(program: torch.fx.GraphModule, _: object) -> torch.fx.GraphModule:
-        in_half(program.graph)
-        program.recompile()
-        return program
-
     draw = torch.Generator().manual_seed(0)
     factors = [torch.randn(shape, generator=draw) for shape in ((5, 4), (4, 3), (2, 5, 4), (2, 4, 3))]
     gradients = [torch.randn(shape, generator=draw) for shape in ((5, 3), (2, 5, 3))]
@@ -208,7 +217,8 @@ def test_the_pass_makes_products_in_half_both_ways_alone_and_in_company_and_noth
         one, other, stack, others = factors
         return (one + 2**-12) @ other, stack @ (others + 2**-12)
 
-    products = torch.compile(multiply, backend=aot_autograd(fw_compiler=passed, bw_compiler=passed))(*ours)
+    there = list[torch.fx.GraphModule]()
+    products = torch.compile(multiply, backend=through([products_in_half], there))(*ours)
     torch.autograd.backward(products, gradients)
     one, other, stack, others = (factor.detach() for factor in factors)
     of_one, of_stack = gradients
@@ -226,36 +236,29 @@ def test_the_pass_makes_products_in_half_both_ways_alone_and_in_company_and_noth
         strict=True,
     ):
         # Sums in another order may be rounded to another side; of exact products hardly one has so few bits.
-        assert (got == product_in_half(left, right)).float().mean() > 0.9
+        in_half = (left.bfloat16() @ right.bfloat16()).float()
+        assert got.dtype == torch.float32
+        assert (got == in_half).float().mean() > 0.9
+    copies = [node for node in there[0].graph.nodes if node.target is CAST and node.args[1] == torch.bfloat16]
+    assert len(copies) == 4  # of each factor one, which is there for the way back too
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("passed", [True, False], ids=["with the pass", "without it"])
-def test_the_pass_keeps_masks_from_being_stored_which_they_would_be_in_company(passed: bool) -> None:
-    (masks_again,) = MASKS_AGAIN.values()
-    stored: list[torch.dtype] = []
-
-    def parted(joint: torch.fx.GraphModule, *inputs: Any, **more: Any) -> tuple[torch.fx.GraphModule, ...]:
-        if passed:
-            masks_again(joint.graph)
-        there, back = min_cut_rematerialization_partition(joint, *inputs, **more)
-        stored.extend(node.meta["val"].dtype for node in there.graph.output_node().args[0] if node is not None)
-        return there, back
-
-    backend = aot_autograd(
-        fw_compiler=lambda program, _: program, partition_fn=parted, decompositions=select_decomp_table()
-    )
+@pytest.mark.parametrize("passes", [[masks_again], []], ids=["with the pass", "without it"])
+def test_the_pass_keeps_masks_from_being_stored_which_they_would_be_in_company(passes: list[Any]) -> None:
+    there = list[torch.fx.GraphModule]()
     recipe, rows = replace(RECIPE, network=(6, 6)), torch.rand(3, 20, 5)
     ladder, draws = stack([build_ladder(recipe, (5,), 3, seed) for seed in range(3)]), torch.Generator().manual_seed(0)
     noise = [torch.randn(3, 40, width, generator=draws) for width in (5, 6, 6, 3)]
     costs = [
         compute(rows, rows, torch.arange(60).view(3, 20) % 3, noise).total.sum()
-        for compute in (torch.compile(ladder.costs, backend=backend), ladder.costs)
+        for compute in (torch.compile(ladder.costs, backend=through(passes, there)), ladder.costs)
     ]
     gradients = [torch.autograd.grad(cost, list(ladder.parameters())) for cost in costs]
     for ours, plain in zip(*gradients, strict=True):
         torch.testing.assert_close(ours, plain, rtol=1e-4, atol=1e-5)
-    assert (torch.bool in stored) is not passed
+    stored = [node.meta["val"].dtype for node in there[0].graph.output_node().args[0] if node is not None]
+    assert (torch.bool in stored) is not bool(passes)
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -81,13 +81,12 @@ def passes_on_cpu(*, in_half: bool) -> Mapping[str, object]:
 
     Examples
     --------
-    >>> sorted(passes_on_cpu(in_half=True))
-    ['joint_custom_post_pass', 'post_grad_custom_pre_pass']
+    >>> list(passes_on_cpu(in_half=True))
+    ['joint_custom_post_pass']
     """
-    from tikas.training.half_products import IN_HALF  # both import the compiler, which takes seconds
-    from tikas.training.masks import MASKS_AGAIN
+    from tikas.training.cpu_passes import EXACT, IN_HALF  # which import the compiler
 
-    return {**MASKS_AGAIN, **(IN_HALF if in_half else {})}
+    return IN_HALF if in_half else EXACT
 
 
 def _half_is_quicker() -> bool:
