@@ -2,9 +2,10 @@
 
     python benchmarks/cpu_bf16.py --record results/cpu-bf16.jsonl
 
-One seed of the paper's full ladder on two threads. Four programs: compiled in float32; compiled under autocast;
-compiled with casts beside every product; and the engine's, with product and casts as one operation that the compiler
-does not look into (`tikas.training.half_products`; records of 73cb5badb674 have an operation of their own for that).
+One seed of the paper's full ladder on two threads. Four programs, all without stored masks: compiled in float32;
+compiled under autocast; compiled with casts beside every product in the model; and the engine's, with casts that a pass
+puts into the graph (`tikas.training.cpu_passes`). Records from before 9b0926f stored masks, and until then the engine's
+was product and casts as one operation that the compiler did not look into.
 On a chip without such instructions bf16 is emulated, and slow. That one with the tiles of AMX has AVX-512's bf16 alone
 can be pretended by ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16.
 """
@@ -81,7 +82,7 @@ def main() -> None:
         "float32": fleet_with(),
         "bf16, autocast": fleet_with(autocast=True),
         "bf16, casts compiled": fleet_with(lambda x, weight: _Cast.apply(x, weight)),
-        "bf16, products opaque": fleet_with(in_half=True),
+        "bf16, the engine's": fleet_with(in_half=True),
     }
     timings = interleave([epochs_of(fleet, name) for name, fleet in fleets.items()], CPU, arguments.seconds)
     for name, timing in timings.items():

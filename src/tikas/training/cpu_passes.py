@@ -43,8 +43,8 @@ def masks_again(graph: fx.graph.Graph) -> None:
     """Have masks computed again on the way back.
 
     Where an activation was above zero takes a byte a value, so the compiler likes to store that in the value's stead,
-    above all in a fleet. But its code for a CPU is slow at writing and reading bytes: with masks an update of four seeds
-    took 29 ms a seed, and without them 23 (`results/bench.jsonl`, revisions 58a3b47 and 9b0926f).
+    above all in a fleet. But its code for a CPU is slow at writing and reading bytes: with them an update of four seeds
+    took 29 ms a seed, and without 23 (`results/bench.jsonl`, revisions 58a3b47 and 9b0926f).
     """
     for node in graph.nodes:
         value = node.meta.get("val") if node.op == "call_function" else None
