@@ -213,6 +213,10 @@ def test_the_figures_of_the_engines_page_are_those_of_the_records() -> None:
         return " and ".join(f"{there[f'{network}, {which} start']['seconds']:.1f}" for which in ("first", "second"))
 
     in_half = [record["ms"] for record in records("cpu-bf16") if "EPYC" in record["hardware"]]
+    masks, no_masks = (
+        {record["what"]: record["ms"] for record in records("bench") if record["revision"].startswith(revision)}
+        for revision in ("58a3b47", "9b0926f")
+    )
     by_precision = {
         name: [record["test_error"] for record in four if record["recipe"]["precision"] == name]
         for four in [records("mnist-100-labels-4-epochs-cpu")]
@@ -223,9 +227,11 @@ def test_the_figures_of_the_engines_page_are_those_of_the_records() -> None:
     for figure in (
         f"takes {engine_on_amd:.0f} ms, that of a plain PyTorch ladder (`benchmarks/eager.py`) {plain_on_amd:.0f}, in "
         f"the median round {ratio_on_amd:.1f} times as long",
-        "took {:.1f} ms in float32, {:.1f} under autocast, {:.1f} with casts compiled beside every product, and {:.1f} "
-        "with product and casts as one".format(*in_half),
-        f"four epochs end at {of_half} by it and at {of_exact} in float32",
+        "took {:.1f} ms in float32, {:.1f} under autocast, {:.1f} with casts beside every product in the model, and "
+        "{:.1f} by the pass".format(*in_half[-4:]),
+        f"four epochs end at {of_half} in bf16 and at {of_exact} in float32",
+        f"Four seeds took {masks['4 seeds']:.1f} ms an update and seed, more than one seed alone ({masks['1 seed']:.1f}), "
+        f"and without stored masks {no_masks['4 seeds']:.1f} (and one {no_masks['1 seed']:.1f};",
         *(f"| {members} | {before[members]:.3f} | {now[members]:.3f} |" for members in (1, 10, 40)),
         f"{mean(above):.3f} above bf16",
         f"standard error of that difference, seed by seed, is {stdev(above) / len(above) ** 0.5:.3f}",

@@ -19,6 +19,14 @@ def products_in_half(graph: fx.graph.Graph) -> None:
     """Make products of float32 by bf16 copies of both factors: they and the results are rounded, sums are of float32.
 
     A factor is copied once, before it is turned, for all products of the way there and back that it is in.
+
+    Examples
+    --------
+    >>> from torch.fx.experimental.proxy_tensor import make_fx
+    >>> program = make_fx(torch.mm, tracing_mode="fake")(torch.ones(2, 3), torch.ones(3, 4))
+    >>> products_in_half(program.graph)
+    >>> [node.meta["val"].dtype for node in program.graph.nodes if node.op == "call_function"]
+    [torch.bfloat16, torch.bfloat16, torch.bfloat16, torch.float32]
     """
     halves: dict[fx.Node, fx.Node] = {}
 
@@ -45,6 +53,14 @@ def masks_again(graph: fx.graph.Graph) -> None:
     Where an activation was above zero takes a byte a value, so the compiler likes to store that in the value's stead,
     above all in a fleet. But its code for a CPU is slow at writing and reading bytes: with them an update of four seeds
     took 29 ms a seed, and without 23 (`results/bench.jsonl`, revisions 58a3b47 and 9b0926f).
+
+    Examples
+    --------
+    >>> from torch.fx.experimental.proxy_tensor import make_fx
+    >>> program = make_fx(lambda x: x * (x > 0), tracing_mode="fake")(torch.ones(2))
+    >>> masks_again(program.graph)
+    >>> [(node.name, node.meta["recompute"].name) for node in program.graph.nodes if "recompute" in node.meta]
+    [('gt', 'MUST_RECOMPUTE')]
     """
     for node in graph.nodes:
         value = node.meta.get("val") if node.op == "call_function" else None
