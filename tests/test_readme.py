@@ -230,8 +230,9 @@ def test_the_figures_of_the_engines_page_are_those_of_the_records() -> None:
         "took {:.1f} ms in float32, {:.1f} under autocast, {:.1f} with casts beside every product in the model, and "
         "{:.1f} by the pass".format(*in_half[-4:]),
         f"four epochs end at {of_half} in bf16 and at {of_exact} in float32",
-        f"Four seeds took {masks['4 seeds']:.1f} ms an update and seed, more than one seed alone ({masks['1 seed']:.1f}), "
-        f"and without stored masks {no_masks['4 seeds']:.1f} (and one {no_masks['1 seed']:.1f};",
+        f"Four seeds took {masks['4 seeds']:.1f} ms an update and seed, more than one seed alone "
+        f"({masks['1 seed']:.1f}), and without stored masks {no_masks['4 seeds']:.1f} "
+        f"(and one {no_masks['1 seed']:.1f};",
         *(f"| {members} | {before[members]:.3f} | {now[members]:.3f} |" for members in (1, 10, 40)),
         f"{mean(above):.3f} above bf16",
         f"standard error of that difference, seed by seed, is {stdev(above) / len(above) ** 0.5:.3f}",
