@@ -9,6 +9,7 @@ import torch
 from tikas.data.splits import Split
 from tikas.data.streams import Examples
 from tikas.model.ladder import Ladder
+from tikas.training.allocation import freed_memory_kept
 from tikas.training.building import build_ladder
 from tikas.training.devices import single_precision, without_autocast, without_default_device
 from tikas.training.evaluation import calibration_rows, error_of
@@ -109,6 +110,7 @@ def fit(
         single_precision(),
         without_autocast(),
         without_default_device(),
+        freed_memory_kept(devices[0]),
         own_randomness() if recipes[0].is_module or build is not build_ladder else nullcontext(),
     ):
         job = Job(examples.outside_inference_mode(), splits, recipes, seeds, start, build, keep, names)
