@@ -21,7 +21,7 @@ from tikas.data.streams import Examples, Streams
 from tikas.training import captured, compilers, engine
 from tikas.training.building import build_ladder
 from tikas.training.compilers import hindrance
-from tikas.training.cpu_passes import CAST, masks_again, products_in_half
+from tikas.training.cpu_passes import MasksAgain
 from tikas.training.devices import PutBack, single_precision
 from tikas.training.engine import SlowerWarning, launch, suitable_arithmetic
 from tikas.training.fleet import Fleet, stack
@@ -100,7 +100,7 @@ def test_where_compiling_fails_after_all_a_long_run_is_plain(
         costs = fleet.train_epoch(rates)
     assert len(warned) == 1
     assert "\n" not in str(warned[0].message)
-    assert bool((costs == plain.train_epoch(rates)).all())
+    torch.testing.assert_close(costs, plain.train_epoch(rates), rtol=1e-5, atol=1e-6)
 
 
 def test_where_only_the_way_back_cannot_be_compiled_a_long_run_is_plain(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,7 +131,7 @@ def test_an_error_of_the_function_itself_is_no_failure_to_compile(monkeypatch: p
 
     monkeypatch.setattr(torch, "compile", lambda function, **_: function)
     with pytest.raises(ValueError, match="no such rows"):
-        compilers.compiled_or_plain(refuse)(torch.zeros(3))
+        compilers.Compiler()(refuse)(torch.zeros(3))
 
 
 def test_kernels_need_triton_and_a_c_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,44 +207,7 @@ def through(
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_the_pass_makes_products_in_half_both_ways_alone_and_in_company_and_nothing_else() -> None:
-    draw = torch.Generator().manual_seed(0)
-    factors = [torch.randn(shape, generator=draw) for shape in ((5, 4), (4, 3), (2, 5, 4), (2, 4, 3))]
-    gradients = [torch.randn(shape, generator=draw) for shape in ((5, 3), (2, 5, 3))]
-    ours = [factor.clone().requires_grad_() for factor in factors]
-
-    def multiply(*factors: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        one, other, stack, others = factors
-        return (one + 2**-12) @ other, stack @ (others + 2**-12)
-
-    there = list[torch.fx.GraphModule]()
-    products = torch.compile(multiply, backend=through([products_in_half], there))(*ours)
-    torch.autograd.backward(products, gradients)
-    one, other, stack, others = (factor.detach() for factor in factors)
-    of_one, of_stack = gradients
-    one, others = one + 2**-12, others + 2**-12  # before they are rounded, or it would be lost
-    for got, (left, right) in zip(
-        (*products, *(factor.grad for factor in ours)),
-        (
-            (one, other),
-            (stack, others),
-            (of_one, other.mT),
-            (one.mT, of_one),
-            (of_stack, others.mT),
-            (stack.mT, of_stack),
-        ),
-        strict=True,
-    ):
-        # Sums in another order may be rounded to another side; of exact products hardly one has so few bits.
-        in_half = (left.bfloat16() @ right.bfloat16()).float()
-        assert got.dtype == torch.float32
-        assert (got == in_half).float().mean() > 0.9
-    copies = [node for node in there[0].graph.nodes if node.target is CAST and node.args[1] == torch.bfloat16]
-    assert len(copies) == 4  # of each factor one, which is there for the way back too
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("passes", [[masks_again], []], ids=["with the pass", "without it"])
+@pytest.mark.parametrize("passes", [[MasksAgain()], []], ids=["with the pass", "without it"])
 def test_the_pass_keeps_masks_from_being_stored_which_they_would_be_in_company(passes: list[Any]) -> None:
     there = list[torch.fx.GraphModule]()
     recipe, rows = replace(RECIPE, network=(6, 6)), torch.rand(3, 20, 5)
@@ -295,9 +258,7 @@ def test_compiled_code_changes_no_precision_or_torch_would_not_keep_it(monkeypat
         return rows @ weights
 
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=remember))
-    product = captured._in_bf16(compilers.compiled_or_plain(multiply), "cpu")(
-        rows=torch.rand(5, 4), weights=torch.rand(4, 3)
-    )
+    product = captured._in_bf16(compilers.Compiler()(multiply), "cpu")(rows=torch.rand(5, 4), weights=torch.rand(4, 3))
     assert product.dtype == torch.bfloat16
     (program,) = programs
     assert not [node.target for node in program.graph.nodes if "autocast" in str(node.target)]
@@ -321,7 +282,7 @@ def test_every_network_that_a_search_tries_is_compiled(monkeypatch: pytest.Monke
             with suitable_arithmetic(fleet):
                 fleet.train_epoch(torch.zeros(fleet.streams.updates))
         assert dynamo.recompile_limit == 1
-    assert len(programs) == 3
+    assert len(programs) == 6  # of the costs and of the optimiser
 
 
 def test_a_small_fleet_trains_on_one_thread_and_gives_the_others_back() -> None:

@@ -254,6 +254,7 @@ def test_ctrl_c_right_after_a_step_at_rates_of_their_own_leaves_every_member_whe
 @pytest.mark.filterwarnings("ignore")  # torch.compile warns of its own ways
 def test_members_that_differ_in_settings_are_compiled_once_if_these_are_tensors():
     """As floats they are part of the program, and torch.compile gives up after eight of those."""
+    torch.compiler.reset()  # other tests may have used them up
     ladders = [Ladder((4,), [Dense(3)], noise=noise, costs=(cost, 1.0)) for noise, cost in ((0.1, 3.0), (0.2, 4.0))]
     rows, targets, noise = torch.rand(6, 4), torch.arange(6) % 3, [torch.randn(12, 4), torch.randn(12, 3)]
     plain = [ladder.costs(rows, rows, targets, noise).total for ladder in ladders]

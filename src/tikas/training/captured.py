@@ -11,7 +11,7 @@ from torch import Tensor
 from tikas.data.streams import Streams
 from tikas.model.costs import Costs
 from tikas.model.ladder import Ladder
-from tikas.training.compilers import compiled_or_plain
+from tikas.training.compilers import Compiler
 from tikas.training.fleet import Fleet, own_settings, with_tensors
 from tikas.training.precision import steady_precision
 
@@ -45,7 +45,7 @@ class CapturedFleet(Fleet):
     ) -> None:
         super().__init__(ladders, streams, capturable=True)
         if compiled:
-            costs = compiled_or_plain(self.ladder.costs)
+            costs = Compiler()(self.ladder.costs)
             self.costs = costs if exact else _in_bf16(costs, self.device.type)
             self.dtype = torch.float32 if exact else torch.bfloat16
         figures = 1 + len(self.ladder.rungs)

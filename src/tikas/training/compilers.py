@@ -22,39 +22,48 @@ class SlowerWarning(UserWarning):
     """Training is right, and slower than it could be on this machine."""
 
 
-def compiled_or_plain(function: Callable[P, R], passes: Mapping[str, object] | None = None) -> Callable[P, R]:
-    """The function, compiled when it is first called; should that fail, the function as it is, and a word about it.
+class Compiler:
+    """Compiles the functions of one program when they are first called; should that fail, all of them run as they are.
 
     `hindrance` knows what is wrong with most machines before that. A folder that cannot be written, or a library that
-    is missing, only shows when something is compiled.
+    is missing, only shows when something is compiled. Then a word is said about it, once.
 
-    What compiled code goes through besides are `passes`, by the names that the compiler has for their times.
+    Parameters
+    ----------
+    passes
+        What compiled code goes through besides, by the names that torch's compiler has for their times.
 
     Examples
     --------
-    >>> compiled_or_plain(abs)  # nothing is compiled before it is called
-    <function compiled_or_plain.<locals>.run at 0x...>
+    >>> Compiler()(abs)  # nothing is compiled before it is called
+    <function Compiler.__call__.<locals>.run at 0x...>
     """
-    options = None if passes is None else dict(passes)
-    program: Callable[P, R] = torch.compile(function, dynamic=False, options=options)  # type: ignore[arg-type]
 
-    def run(*arguments: P.args, **named: P.kwargs) -> R:
-        nonlocal program
-        try:
-            return program(*arguments, **named)
-        except Exception as error:
-            from torch._dynamo.exc import TorchDynamoException  # slow to import, and there by now
+    def __init__(self, passes: Mapping[str, object] | None = None) -> None:
+        self._options = None if passes is None else dict(passes)
+        self._failed = False
 
-            if program is function or not isinstance(error, (TorchDynamoException, OSError)):
-                raise
-            cause = getattr(error, "inner_exception", error)
-            reason = next(iter(str(cause).strip().splitlines()), type(cause).__name__)
-        message = f"Training goes on without compiled code, and slower, because compiling failed: {reason}"
-        warnings.warn(message, SlowerWarning, stacklevel=2)
-        program = function
-        return program(*arguments, **named)
+    def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
+        program: Callable[P, R] = torch.compile(function, dynamic=False, options=self._options)  # type: ignore[arg-type]
 
-    return run
+        def run(*arguments: P.args, **named: P.kwargs) -> R:
+            if self._failed:
+                return function(*arguments, **named)
+            try:
+                return program(*arguments, **named)
+            except Exception as error:
+                from torch._dynamo.exc import TorchDynamoException  # slow to import, and there by now
+
+                if not isinstance(error, (TorchDynamoException, OSError)):
+                    raise
+                cause = getattr(error, "inner_exception", error)
+                reason = next(iter(str(cause).strip().splitlines()), type(cause).__name__)
+            message = f"Training goes on without compiled code, and slower, because compiling failed: {reason}"
+            warnings.warn(message, SlowerWarning, stacklevel=2)
+            self._failed = True
+            return function(*arguments, **named)
+
+        return run
 
 
 def hindrance(device: torch.device) -> str | None:

@@ -3,7 +3,7 @@
 import platform
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from math import prod
 from pathlib import Path
@@ -15,7 +15,8 @@ from tikas.data.streams import Streams
 from tikas.model.convolutions import ConvRung
 from tikas.model.ladder import Ladder
 from tikas.training.captured import CapturedFleet, SideBySide
-from tikas.training.compilers import SlowerWarning, compiled_or_plain, hindrance
+from tikas.training.compiled import CompiledFleet
+from tikas.training.compilers import SlowerWarning, hindrance
 from tikas.training.devices import PutBack
 from tikas.training.fleet import Fleet
 from tikas.training.precision import precision
@@ -46,7 +47,7 @@ def launch(ladders: Sequence[Ladder], streams: Streams, updates: int, *, exact: 
     Returns
     -------
     Fleet
-        On a CPU the plain one, a dense ladder's costs compiled if that is paid back and a C++ compiler works. On a
+        On a CPU the plain one, and of dense ladders a compiled one if that is paid back and a C++ compiler works. On a
         GPU a captured one; if compiling is paid back, dense ladders are written out in kernels and others compiled.
 
     Examples
@@ -68,25 +69,11 @@ def launch(ladders: Sequence[Ladder], streams: Streams, updates: int, *, exact: 
     compiled = _work_of_an_update(ladders, streams) * updates >= WORTH_COMPILING and _can_compile(device)
     if device.type == "cuda":
         return _launch_on_gpu(ladders, streams, compiled=compiled, exact=exact)
-    fleet = Fleet(ladders, streams)
-    if compiled:
-        in_half = not exact and _half_is_quicker()
-        fleet.costs = compiled_or_plain(fleet.ladder.costs, passes_on_cpu(in_half=in_half))
-        fleet.dtype = torch.bfloat16 if in_half else torch.float32
-    return fleet
-
-
-def passes_on_cpu(*, in_half: bool) -> Mapping[str, object]:
-    """What code that is compiled for a CPU goes through; `in_half` has its products made in bf16.
-
-    Examples
-    --------
-    >>> list(passes_on_cpu(in_half=True))
-    ['joint_custom_post_pass']
-    """
-    from tikas.training.cpu_passes import EXACT, IN_HALF  # which import the compiler
-
-    return IN_HALF if in_half else EXACT
+    if not compiled:
+        return Fleet(ladders, streams)
+    single = next(ladders[0].parameters()).dtype == torch.float32
+    in_half = single and not exact and _half_is_quicker()
+    return CompiledFleet(ladders, streams, torch.bfloat16 if in_half else torch.float32)
 
 
 def _half_is_quicker() -> bool:
@@ -185,7 +172,7 @@ def _compiled_code_kept() -> Iterator[None]:
     - Code with derivatives written by hand, as ours has, is kept whole. By default it is kept in parts, and a start
       spends most of its time on putting them together. What is kept is found by those derivatives too, so that others
       are not taken for them.
-    - The way back is compiled with the way there, so that `compiled_or_plain` sees it fail.
+    - The way back is compiled with the way there, so that `Compiler` sees it fail.
     - A function may become more than eight programs. By default the ninth network, noise or cost that a search tries
       would train uncompiled.
 

@@ -106,6 +106,17 @@ def _tensors(ladder: Ladder) -> dict[str, Tensor]:
     return {**dict(ladder.named_parameters()), **dict(ladder.named_buffers())}
 
 
+def recorded(costs: Costs) -> Tensor:
+    """What is told of an update's costs: ``(*members, 1 + levels)``, the supervised one first.
+
+    Examples
+    --------
+    >>> recorded(Costs(torch.tensor(9.0), torch.tensor(1.0), torch.tensor([0.5, 0.25])))
+    tensor([1.0000, 0.5000, 0.2500])
+    """
+    return torch.cat([costs.supervised.detach().unsqueeze(-1), costs.denoising.detach()], dim=-1)
+
+
 class Fleet:
     """Ladders that learn together: one stacked ladder, one optimiser, one update for all of them.
 
@@ -180,7 +191,7 @@ class Fleet:
         else:
             self.rate.copy_(rate)
             self.optimizer.step()
-        return torch.cat([costs.supervised.detach().unsqueeze(-1), costs.denoising.detach()], dim=-1)
+        return recorded(costs)
 
     @torch.no_grad()
     def _step_at_rates(self, rates: Tensor) -> None:
