@@ -217,6 +217,25 @@ def test_a_fleet_is_gone_before_the_others_start_again(monkeypatch):
     assert alive == [0, 0, 0]
 
 
+def test_the_others_go_on_in_halves_from_where_they_are_if_memory_runs_out_while_they_get_ready(monkeypatch):
+    launch, launched = loop.launch, list[int]()
+
+    def short_of_memory(ladders: Sequence[Ladder], *rest: object, **more: object) -> Fleet:
+        launched.append(len(ladders))
+        if len(launched) == 2:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return launch(ladders, *rest, **more)
+
+    expected = train([3, 14, 92])
+    made = damage(monkeypatch, {15: 2})
+    monkeypatch.setattr(loop, "launch", short_of_memory)
+    told = list[Progress]()
+    trained = train(SEEDS, on_epoch=told.append)
+    assert_others_same(trained, expected)
+    assert made == [(SEEDS, 1), (SEEDS, 2), ([3], 3), ([3], 4), ([14, 92], 3), ([14, 92], 4)]
+    assert (told[-1].epoch, told[-1].epochs) == (8, 8)
+
+
 # Ctrl-C
 
 

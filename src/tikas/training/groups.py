@@ -116,7 +116,8 @@ def _train_share(
                 stop.set()
                 outcome = _train_group(job.of(group), device, reporter, stop, kept)
             if outcome is None:
-                queue = [(group[: len(group) // 2], []), (group[len(group) // 2 :], []), *queue]
+                half = len(group) // 2
+                queue = [(group[:half], kept[:half]), (group[half:], kept[half:]), *queue]
                 continue
             if isinstance(outcome, Parted):
                 others = [member for place, member in enumerate(group) if place not in outcome.diverged]
