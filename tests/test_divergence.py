@@ -2,7 +2,8 @@
 
 import pickle
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -266,6 +267,24 @@ def test_ctrl_c_after_a_loss_keeps_the_others_as_they_are(monkeypatch, at, times
     for place, history in zip((0, 1, 3), expected.histories, strict=True):
         assert trained.histories[place][0]["total"] == pytest.approx(history[0]["total"], rel=1e-10)
         assert "validation_error" in trained.histories[place][1]
+
+
+def test_ctrl_c_between_getting_ready_and_the_next_epoch_keeps_the_others_as_they_are(monkeypatch):
+    suitable_arithmetic, entered = loop.suitable_arithmetic, list[Fleet]()
+
+    @contextmanager
+    def pressed(fleet: Fleet, **more: bool) -> Iterator[None]:
+        entered.append(fleet)
+        if len(entered) == 2:
+            raise KeyboardInterrupt
+        with suitable_arithmetic(fleet, **more):
+            yield
+
+    damage(monkeypatch, {15: 2})
+    monkeypatch.setattr(loop, "suitable_arithmetic", pressed)
+    trained = train(SEEDS)
+    assert [len(history) for history in trained.histories] == [2, 2, 0, 2]
+    assert (trained.interrupted, trained.stop_asked, list(trained.diverged)) == (True, True, [2])
 
 
 def test_ctrl_c_does_not_hide_that_another_is_ruined(monkeypatch):

@@ -181,10 +181,11 @@ def train(
     if kept is not None:
         histories = [list(member.history) for member in kept]
         fleet.go_on_from(_stacked(kept), len(histories[0]) * streams.updates)
-        kept.clear()  # now that it is in place: nobody need hold it until the last epoch
     diverged: dict[int, str] = {}
-    with suitable_arithmetic(fleet, exact=exact):
-        try:
+    try:
+        if kept is not None:
+            kept.clear()  # now that it is in place: nobody need hold it until the last epoch
+        with suitable_arithmetic(fleet, exact=exact):
             for epoch in range(len(histories[0]) + 1, recipe.epochs + 1):
                 if stop.is_set() or diverged:
                     break
@@ -200,8 +201,8 @@ def train(
                 if keeping is not None and keeping.is_due(job.names, size):
                     keeping.keep(job.names, fleet.snapshot, histories)
                 on_epoch([line for member, line in enumerate(lines) if member not in diverged])
-        except KeyboardInterrupt:
-            stop.set()
+    except KeyboardInterrupt:
+        stop.set()
     others = [member for member in range(len(job.seeds)) if member not in diverged]
     try:
         if diverged and others and not stop.is_set() and len(histories[0]) < recipe.epochs:
