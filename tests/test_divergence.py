@@ -190,10 +190,14 @@ def test_progress_tells_of_it_and_comes_to_its_end(monkeypatch):
     assert {progress.epochs for progress in told} == {4}
 
 
+def room_for_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    size = 3 * bytes_of_a_member(build_double(RECIPE, (7,), 3, 0), 20, 12, updates_in_a_block=1)
+    monkeypatch.setattr(groups, "free_bytes", lambda _: size)  # with what is left free
+
+
 @pytest.mark.parametrize("lost", [SEEDS[:2], SEEDS[2:]], ids=["the first fleet", "the last fleet"])
 def test_progress_comes_to_its_end_where_all_members_of_a_fleet_are_lost(monkeypatch, lost):
-    size = 3 * bytes_of_a_member(build_double(RECIPE, (7,), 3, 0), 20, 12, updates_in_a_block=1)
-    monkeypatch.setattr(groups, "free_bytes", lambda _: size)  # with what is left free, of two
+    room_for_two(monkeypatch)
     damage(monkeypatch, dict.fromkeys(lost, 2))
     told = list[Progress]()
     train(SEEDS, on_epoch=told.append)
@@ -287,7 +291,32 @@ def test_ctrl_c_between_getting_ready_and_the_next_epoch_keeps_the_others_as_the
     assert (trained.interrupted, trained.stop_asked, list(trained.diverged)) == (True, True, [2])
 
 
-def test_ctrl_c_does_not_hide_that_another_is_ruined(monkeypatch):
+def test_ctrl_c_while_a_lost_member_is_built_anew_keeps_the_others_as_they_are(monkeypatch):
+    built = list[int | None]()
+
+    def pressed(recipe: Recipe, shape: Sequence[int], outputs: int, seed: int | None) -> Ladder:
+        built.append(seed)
+        if built.count(15) == 2:
+            built.clear()
+            raise KeyboardInterrupt
+        return build_double(recipe, shape, outputs, seed)
+
+    damage(monkeypatch, {15: 2})
+    trained = train(SEEDS, build=pressed)
+    assert [len(history) for history in trained.histories] == [2, 2, 0, 2]
+    assert (trained.interrupted, trained.stop_asked, list(trained.diverged)) == (True, True, [2])
+
+
+def test_ctrl_c_does_not_hide_that_all_of_a_fleet_are_lost(monkeypatch):
+    room_for_two(monkeypatch)
+    damage(monkeypatch, dict.fromkeys(SEEDS[2:], 2))
+    press(monkeypatch, "2 of 2")
+    trained = train(SEEDS)
+    assert [len(history) for history in trained.histories] == [4, 4, 0, 0]
+    assert (trained.interrupted, trained.stop_asked, list(trained.diverged)) == (False, True, [2, 3])
+
+
+def test_ctrl_c_does_not_hide_that_another_another_is_ruined(monkeypatch):
     """The second to be lost shows it only after its last update, in the epoch in which the first was lost."""
     damage(monkeypatch, {15: 2, 3: 2.5})
     press(monkeypatch, "getting ready", times=2)

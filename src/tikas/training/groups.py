@@ -119,29 +119,36 @@ def _train_share(
                 half = len(group) // 2
                 queue = [(group[:half], kept[:half]), (group[half:], kept[half:]), *queue]
                 continue
-            if isinstance(outcome, Parted):
-                others = [member for place, member in enumerate(group) if place not in outcome.diverged]
-                queue.insert(0, (others, outcome.others))
-                done |= {group[place]: _lost(job, group[place], said) for place, said in outcome.diverged.items()}
-                try:
-                    reporter.loses(len(outcome.diverged), len(group), len(outcome.others[0].history))
-                    _make_room()
-                except KeyboardInterrupt:  # the others will have no more epochs
-                    stop.set()
-                continue
             for place, member in enumerate(group):
                 if place in outcome.diverged:
-                    done[member] = _lost(job, member, outcome.diverged[place])
-                else:
+                    done[member] = _lost(job, member, outcome.diverged[place], stop)
+                elif isinstance(outcome, Trained):
                     done[member] = Trained([outcome.ladders[place]], [outcome.histories[place]], outcome.interrupted)
+            if isinstance(outcome, Parted):
+                queue.insert(0, ([member for member in group if member not in done], outcome.others))
+                epochs = len(outcome.others[0].history)
+            elif len(outcome.diverged) == len(group):
+                epochs = len(outcome.histories[0])
+            else:
+                continue
+            try:
+                reporter.loses(len(outcome.diverged), len(group), epochs)
+                _make_room()
+            except KeyboardInterrupt:  # the others will have no more epochs
+                stop.set()
     return done
 
 
-def _lost(job: Job, member: int, said: str) -> Trained:
+def _lost(job: Job, member: int, said: str, stop: Event) -> Trained:
     """A member that diverged, as it began; from where it was kept it would diverge again."""
     if job.keeping is not None:
         job.keeping.discard([job.names[member]])
-    return Trained([job.build_member(member).eval()], [[]], interrupted=False, diverged={0: said})
+    try:
+        ladder = job.build_member(member)
+    except KeyboardInterrupt:  # there is little left to do, and the others to lose
+        stop.set()
+        ladder = job.build_member(member)
+    return Trained([ladder.eval()], [[]], interrupted=False, diverged={0: said})
 
 
 def _train_group(
@@ -167,8 +174,6 @@ def _train_group(
         reporter.starts(members, finished, free)
     try:
         trained = train(job, device, on_epoch, stop, start)
-        if len(trained.diverged) == members:
-            reporter.loses(members, members, finished)
         if job.keeping is not None and isinstance(job.keeping.store, Memory):
             job.keeping.discard(job.names)
         return trained
