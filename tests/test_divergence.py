@@ -370,6 +370,20 @@ def test_an_estimator_warns_of_lost_members_and_goes_on_with_the_others(monkeypa
     assert model.score(X, CLASSES) > 0.5
 
 
+def test_ctrl_c_after_a_loss_is_warned_of_beside_it(monkeypatch):
+    damage(monkeypatch, {8: 2})
+    press(monkeypatch, "getting ready", times=2)
+    with pytest.warns(UserWarning, match="diverged") as caught:
+        model = classifier().fit(X, Y)
+    assert [str(warning.message).partition(". ")[0] for warning in caught] == [
+        "1 of 3 members diverged (seed 8) and is left out",
+        "Training was interrupted after 2 of 3 epochs; 2 of 3 members are kept as they were then, without those that "
+        "had diverged or finished none",
+    ]
+    assert (model.seeds_, model.n_iter_, len(model.history_)) == ([7, 9], 2, 4)
+    assert (model.transduction_[20:] == model.predict(X)[20:]).all()
+
+
 def test_members_that_had_learnt_something_before_are_not_thrown_away(monkeypatch):
     model = classifier(warm_start=True).fit(X, Y)
     before = model.predict_proba(X)

@@ -127,12 +127,12 @@ def interruption(histories: Sequence[History], epochs: int, members: int) -> str
     --------
     >>> print(interruption([[{"epoch": 1}, {"epoch": 2}], [{"epoch": 1}]], epochs=2, members=3))
     Training was interrupted after 1 to 2 of 2 epochs; 2 of 3 members are kept as they were then, without those that had
-    not finished one. Fit again for a whole run, or with n_members=2 and warm_start=True to go on.
+    diverged or finished none. Fit again for a whole run, or with n_members=2 and warm_start=True to go on.
     """
     kept, again = "the model is kept as it was then", "warm_start=True"
     if len(histories) < members:
         are = "is kept as it was" if len(histories) == 1 else "are kept as they were"
-        kept = f"{len(histories)} of {members} members {are} then, without those that had not finished one"
+        kept = f"{len(histories)} of {members} members {are} then, without those that had diverged or finished none"
         again = f"n_members={len(histories)} and {again}"
     return (
         f"Training was interrupted after {epochs_finished(histories)} of {epochs} epochs; {kept}. Fit again for a "
