@@ -160,6 +160,12 @@ def test_where_nobody_is_left_training_stops_with_what_happened_first_to_the_fir
     assert made == [(SEEDS, 1), ([3, 15], 2)]
 
 
+def test_smaller_costs_are_no_advice_where_there_are_none(monkeypatch):
+    damage(monkeypatch, {15: 1, 3: 4.5})
+    said = train(SEEDS, replace(RECIPE, costs=0.0, learning_rate=0.25)).diverged
+    assert [said[place].endswith("then try a learning rate below 0.25.") for place in (0, 2)] == [True, True]
+
+
 def test_nothing_can_be_predicted_by_a_lost_member(monkeypatch):
     damage(monkeypatch, {15: 1})
     lost = train(SEEDS).ladders[2]

@@ -344,7 +344,8 @@ def _ruined(ladders: Sequence[Ladder], job: Job) -> dict[int, str]:
 
 
 def _advice(recipe: Recipe) -> str:
+    or_costs = f" or smaller costs than {recipe.costs}" if any(recipe.costs) else ""
     return (
-        f"Check that the columns are of about unit scale, then try a learning rate below {recipe.learning_rate:g} "
-        f"or smaller costs than {recipe.costs}."
+        f"Check that the columns are of about unit scale, then try a learning rate below {recipe.learning_rate:g}"
+        f"{or_costs}."
     )
