@@ -34,6 +34,7 @@ RECIPE = Recipe(
     data="array", network=(8,), costs=(10.0, 1.0, 0.1), batch_size=20, labeled_batch_size=12, epochs=4, validation=10
 )
 SEEDS = [3, 14, 15, 92]
+RATES, COSTS = (0.001, 0.002, 0.003, 0.004), (1.0, 2.0, 3.0, 4.0)
 
 
 def build_double(recipe: Recipe, shape: Sequence[int], outputs: int, seed: int | None) -> Ladder:
@@ -158,6 +159,16 @@ def test_where_nobody_is_left_training_stops_with_what_happened_first_to_the_fir
         train(SEEDS)
     assert list(caught.value.members) == [0, 1, 2, 3]
     assert made == [(SEEDS, 1), ([3, 15], 2)]
+
+
+def test_advice_is_of_a_members_own_settings(monkeypatch):
+    damage(monkeypatch, {15: 1, 14: 4.5})
+    settings = zip(RATES, COSTS, strict=True)
+    grid = [replace(RECIPE, learning_rate=rate, costs=(cost, 1.0, 0.1)) for rate, cost in settings]
+    said = train(SEEDS, grid).diverged
+    for place, words in said.items():
+        assert f"below {RATES[place]:g} or smaller costs than ({COSTS[place]}, 1.0, 0.1)." in words
+    assert list(said) == [1, 2]
 
 
 def test_smaller_costs_are_no_advice_where_there_are_none(monkeypatch):
