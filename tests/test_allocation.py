@@ -1,10 +1,8 @@
 """Memory on a CPU: what is freed in training is there for the next update, and given back in the end."""
 
 import platform
-import resource
 import subprocess
 import sys
-from collections.abc import Callable
 
 import pytest
 import torch
@@ -18,9 +16,6 @@ from tikas.training.fit import fit
 from tikas.training.recipe import Recipe
 
 CPU = torch.device("cpu")
-LARGE = 25 * 2**20
-"""Values of a block that the library would map for itself, however far it had adapted."""
-
 needs_gnu = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is not GNU's")
 
 
@@ -38,24 +33,39 @@ class Library:
         self.told.append(("trim", left))
 
 
-def pages_of(work: Callable[[], object]) -> int:
-    """How many pages the system had to find for it."""
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    work()
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+def told_by(program: str) -> list[int]:
+    """What a program prints. It is a process of its own: another may have freed or failed to get memory before."""
+    told = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
+    return [int(number) for number in told.split()]
 
 
 @needs_gnu
 def test_blocks_that_are_freed_and_allocated_again_are_the_same_memory() -> None:
-    with freed_memory_kept(CPU):
-        first, *others = [pages_of(lambda: torch.ones(LARGE)) for _ in range(10)]
-    assert sum(others) < 3 * first  # a small block may come to lie where the large one was
+    """Of 100 MB or a little less, so that each has room where the one before it was.
+
+    The library would map such blocks for themselves, however far it had adapted.
+    """
+    first, *others = told_by("""
+import resource
+import torch
+from tikas.training.allocation import freed_memory_kept
+
+def pages_found():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+with freed_memory_kept(torch.device("cpu")):
+    for less in range(10):
+        before = pages_found()
+        torch.ones(25 * 2**20 - less * 2**16)
+        print(pages_found() - before)
+""")
+    assert sum(others) < 3 * first
 
 
 @needs_gnu
 def test_the_system_gets_back_what_is_free_afterwards() -> None:
     """A block stays in use behind those that are freed, which at the end of the heap would be given back anyway."""
-    program = """
+    kept, left = told_by("""
 import torch
 from tikas.training.allocation import freed_memory_kept
 
@@ -68,9 +78,7 @@ with freed_memory_kept(torch.device("cpu")):
     del blocks[:200]
     kept = resident() - before
 print(kept, resident() - before)
-"""
-    told = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
-    kept, left = map(int, told.split())
+""")
     assert kept > 150 * 2**20
     assert left < 50 * 2**20
 

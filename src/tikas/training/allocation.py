@@ -35,11 +35,12 @@ def freed_memory_kept(device: torch.device) -> Iterator[None]:
     """What is freed on a CPU inside is kept for what is allocated next; afterwards the system gets all that is free.
 
     Every update allocates latents and gradients, and frees them. The GNU C library hands blocks of that size back to
-    the system at once, and the next ones are new to it: cleared page by page when they are first written to. With the
-    paper's network that was a third of an update.
+    the system at once, unless larger ones were freed before, and the next ones are cleared page by page when they are
+    first written to. In a process that had freed nothing large, as with a small table, that was a third of an update of
+    the paper's network.
 
     Other libraries are left alone, and so is this one where somebody has tuned it. It does not tell what its thresholds
-    are, so they are left where its own adapting would end.
+    are, so they are left where its own adapting would end. Blocks of over 64 MB are kept for the main thread alone.
 
     Examples
     --------
