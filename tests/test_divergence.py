@@ -54,7 +54,9 @@ def train(seeds: Sequence[int], recipe: Recipe = RECIPE, build=build_double, **m
     return fit(examples, splits, recipe, seeds, device="cpu", build=build, **more)
 
 
-def damage(monkeypatch: pytest.MonkeyPatch, when: dict[int, float]) -> list[tuple[list[int], int]]:
+def damage(
+    monkeypatch: pytest.MonkeyPatch, when: dict[int, float], value: float = torch.nan
+) -> list[tuple[list[int], int]]:
     """Ruin a weight of each seed's member before an epoch, or after it if a half follows; the epochs that are made."""
     train_epoch, made = loop._train_epoch, list[tuple[list[int], int]]()
 
@@ -62,7 +64,7 @@ def damage(monkeypatch: pytest.MonkeyPatch, when: dict[int, float]) -> list[tupl
         for place, seed in enumerate(job.seeds):
             if when.get(seed) == epoch:
                 weight = next(tensor.detach() for name, tensor in fleet.tensors().items() if name.endswith("weight"))
-                (weight[place] if fleet.member_dims else weight)[0] = torch.nan
+                (weight[place] if fleet.member_dims else weight)[0] = value
 
     def damaged(fleet: Fleet, job: Job, epoch: int) -> tuple[History, dict[int, str]]:
         made.append((list(job.seeds), epoch))
@@ -112,9 +114,10 @@ def test_several_are_lost_one_after_the_other(monkeypatch):
     }
 
 
-def test_what_the_last_update_ruined_does_not_send_the_others_back(monkeypatch):
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_what_the_last_update_ruined_does_not_send_the_others_back(monkeypatch, value):
     expected = train([3, 14, 92])
-    made = damage(monkeypatch, {15: 4.5})
+    made = damage(monkeypatch, {15: 4.5}, value)
     trained = train(SEEDS)
     assert_others_same(trained, expected)
     assert made == [(SEEDS, epoch) for epoch in (1, 2, 3, 4)]
