@@ -242,14 +242,21 @@ def test_a_fleet_is_gone_before_the_others_start_again(monkeypatch):
     assert alive == [0, 0, 0]
 
 
-def test_the_others_go_on_in_halves_from_where_they_are_if_memory_runs_out_while_they_get_ready(monkeypatch):
+@pytest.mark.parametrize("training", [False, True], ids=["while they get ready", "in their first epoch"])
+def test_the_others_go_on_in_halves_from_where_they_are_if_memory_runs_out(monkeypatch, training):
     launch, launched = loop.launch, list[int]()
+
+    def run_out(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
 
     def short_of_memory(ladders: Sequence[Ladder], *rest: object, **more: object) -> Fleet:
         launched.append(len(ladders))
+        if len(launched) == 2 and not training:
+            run_out()
+        fleet = launch(ladders, *rest, **more)
         if len(launched) == 2:
-            raise torch.OutOfMemoryError("CUDA out of memory.")
-        return launch(ladders, *rest, **more)
+            fleet.train_epoch = run_out
+        return fleet
 
     expected = train([3, 14, 92])
     made = damage(monkeypatch, {15: 2})
@@ -257,7 +264,8 @@ def test_the_others_go_on_in_halves_from_where_they_are_if_memory_runs_out_while
     told = list[Progress]()
     trained = train(SEEDS, on_epoch=told.append)
     assert_others_same(trained, expected)
-    assert made == [(SEEDS, 1), (SEEDS, 2), ([3], 3), ([3], 4), ([14, 92], 3), ([14, 92], 4)]
+    tried = [([3, 14, 92], 3)] if training else []
+    assert made == [(SEEDS, 1), (SEEDS, 2), *tried, ([3], 3), ([3], 4), ([14, 92], 3), ([14, 92], 4)]
     assert (told[-1].epoch, told[-1].epochs) == (8, 8)
 
 
@@ -336,7 +344,7 @@ def test_ctrl_c_does_not_hide_that_all_of_a_fleet_are_lost(monkeypatch):
     assert (trained.interrupted, trained.stop_asked, list(trained.diverged)) == (False, True, [2, 3])
 
 
-def test_ctrl_c_does_not_hide_that_another_another_is_ruined(monkeypatch):
+def test_ctrl_c_does_not_hide_that_another_is_ruined(monkeypatch):
     """The second to be lost shows it only after its last update, in the epoch in which the first was lost."""
     damage(monkeypatch, {15: 2, 3: 2.5})
     press(monkeypatch, "getting ready", times=2)

@@ -141,14 +141,18 @@ def _train_share(
 
 def _lost(job: Job, member: int, said: str, stop: Event) -> Trained:
     """A member that diverged, as it began; from where it was kept it would diverge again."""
-    if job.keeping is not None:
-        job.keeping.discard([job.names[member]])
+
+    def as_it_began() -> Ladder:
+        if job.keeping is not None:
+            job.keeping.discard([job.names[member]])
+        return job.build_member(member).eval()
+
     try:
-        ladder = job.build_member(member)
+        ladder = as_it_began()
     except KeyboardInterrupt:  # there is little left to do, and the others to lose
         stop.set()
-        ladder = job.build_member(member)
-    return Trained([ladder.eval()], [[]], interrupted=False, diverged={0: said})
+        ladder = as_it_began()
+    return Trained([ladder], [[]], interrupted=False, diverged={0: said})
 
 
 def _train_group(
@@ -168,6 +172,7 @@ def _train_group(
     def on_epoch(lines: History) -> None:
         nonlocal finished
         finished += 1
+        kept.clear()  # an epoch has found the memory that it takes, so that they need not go on from here in halves
         reporter(lines)
 
     if not stop.is_set():  # or it will have no epoch
@@ -197,10 +202,10 @@ def _train_group(
 def _start(job: Job, kept: list[Kept]) -> list[Kept] | None:
     """Where members begin: with what they are given, with what was kept of them, or with nothing."""
     if job.keeping is None:
-        return kept or None
+        return list(kept) or None
     if kept:
         job.keeping.start_clock(job.names)
-    return kept or job.keeping.take_up(job.names)
+    return list(kept) or job.keeping.take_up(job.names)
 
 
 def _make_room() -> None:

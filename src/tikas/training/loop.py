@@ -181,10 +181,9 @@ def train(
     if kept is not None:
         histories = [list(member.history) for member in kept]
         fleet.go_on_from(_stacked(kept), len(histories[0]) * streams.updates)
+        kept.clear()  # now that it is in place: nobody need hold it until the last epoch
     diverged: dict[int, str] = {}
     try:
-        if kept is not None:
-            kept.clear()  # now that it is in place: nobody need hold it until the last epoch
         with suitable_arithmetic(fleet, exact=exact):
             for epoch in range(len(histories[0]) + 1, recipe.epochs + 1):
                 if stop.is_set() or diverged:

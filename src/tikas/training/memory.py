@@ -72,7 +72,7 @@ def _given(model: Gamma, rows: Tensor) -> int:
 
 
 def free_bytes(device: torch.device) -> int:
-    """Memory that is left on a device, what torch keeps there of earlier tensors included.
+    """Memory that is left on a device, of a GPU including what torch keeps there of earlier tensors.
 
     Examples
     --------
