@@ -27,7 +27,7 @@ ADAPTED = Thresholds(2**25, 2**26)
 
 MAPPED, TRIMMED = -3, -1
 """How `mallopt` knows the two."""
-TUNED_BY = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES")
+TUNED_BY = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_MMAP_MAX_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_", "GLIBC_TUNABLES")
 
 
 @contextmanager
@@ -36,11 +36,12 @@ def freed_memory_kept(device: torch.device) -> Iterator[None]:
 
     Every update allocates latents and gradients, and frees them. The GNU C library hands blocks of that size back to
     the system at once, unless larger ones were freed before, and the next ones are cleared page by page when they are
-    first written to. In a process that had freed nothing large, as with a small table, that was a third of an update of
-    the paper's network.
+    first written to. In a process that had freed nothing large that was a tenth of an update of the paper's network,
+    and a quarter of one of Conv-Small (`benchmarks/allocation.py`).
 
-    Other libraries are left alone, and so is this one where somebody has tuned it. It does not tell what its thresholds
-    are, so they are left where its own adapting would end. Blocks of over 64 MB are kept for the main thread alone.
+    Other libraries are left alone, and so is this one where the environment tunes it. It does not tell what its
+    thresholds are, so they are left where its own adapting would end. Blocks of over 64 MB are kept for the main thread
+    alone.
 
     Examples
     --------
