@@ -3,7 +3,7 @@
 Compiling itself is left to `test_engine.py`; here functions run as they are.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -16,6 +16,7 @@ from tikas.model.dense import product
 from tikas.training import engine
 from tikas.training.building import build_ladder
 from tikas.training.compiled import CompiledFleet, adam_step
+from tikas.training.compilers import SlowerWarning
 from tikas.training.fleet import Fleet
 from tikas.training.recipe import Recipe
 
@@ -119,17 +120,52 @@ def test_products_with_matrices_in_bf16_are_in_bf16_both_ways(members: tuple[int
         assert (got == expected.to(dtype)).float().mean() > 0.9
 
 
-def test_ladders_in_double_precision_stay_there(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def long_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every run is worth compiling, and products in bf16 are quicker."""
     monkeypatch.setattr(engine, "_half_is_quicker", lambda: True)
     monkeypatch.setattr(engine, "_can_compile", lambda _: True)
     monkeypatch.setattr(engine, "WORTH_COMPILING", 0)
+
+
+def relaunched(fleet: Fleet, kind: torch.dtype) -> Fleet:
+    """The fleet that the engine makes of the same members, with rows and weights of this type."""
+    streams, ladders = fleet.streams, [ladder.to(kind) for ladder in fleet.ladders]
+    examples = streams.examples._replace(rows=streams.examples.rows.to(kind))
+    again = Streams(examples, streams._splits, [0], ladders[0].shapes, 20, 10)
+    return engine.launch(ladders, again, updates=5)
+
+
+@pytest.mark.usefixtures("long_runs")
+def test_ladders_in_double_precision_stay_there() -> None:
+    assert relaunched(fleet_of(Fleet), torch.float32).learning.rungs[1].weight.dtype == torch.bfloat16
+    ours = relaunched(fleet_of(Fleet), torch.float64)
+    assert isinstance(ours, CompiledFleet)
+    theirs = Fleet(ours.ladders, relaunched(fleet_of(Fleet), torch.float64).streams)
+    assert_alike(ours, theirs, rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.usefixtures("long_runs")
+def test_a_ladder_with_parameters_that_are_not_to_learn_is_left_to_the_plain_fleet() -> None:
     plain = fleet_of(Fleet)
-    for kind, expected in ((torch.float32, torch.bfloat16), (torch.float64, torch.float64)):
-        examples = plain.streams.examples._replace(rows=plain.streams.examples.rows.to(kind))
-        ladders = [ladder.to(kind) for ladder in plain.ladders]
-        fleet = engine.launch(
-            ladders, Streams(examples, plain.streams._splits, [0], ladders[0].shapes, 20, 10), updates=5
-        )
-        assert isinstance(fleet, CompiledFleet)
-        assert fleet.learning.rungs[1].weight.dtype == expected
-        assert bool(fleet.train_epoch(RATES).isfinite().all())
+    plain.ladders[0].rungs[1].weight.requires_grad_(False)
+    fleet, before = relaunched(plain, torch.float32), plain.ladders[0].rungs[1].weight.clone()
+    assert type(fleet) is Fleet
+    fleet.train_epoch(RATES)
+    assert torch.equal(fleet.ladder.rungs[1].weight, before)
+
+
+def test_where_the_optimiser_alone_cannot_be_compiled_both_run_uncompiled_and_no_step_is_taken_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def compile_costs_alone(function: Callable[..., object], **_: object) -> Callable[..., object]:
+        def fail(*_: object) -> None:
+            raise OSError("no room for the optimiser")
+
+        return fail if function is adam_step else function
+
+    monkeypatch.setattr(torch, "compile", compile_costs_alone)
+    ours = fleet_of(CompiledFleet)
+    with pytest.warns(SlowerWarning, match="no room for the optimiser") as warned:
+        assert_alike(ours, fleet_of(Fleet), rtol=1e-5, atol=1e-6)
+    assert len(warned) == 1

@@ -190,7 +190,7 @@ def test_a_cpu_is_quicker_in_half_if_it_is_amds_and_has_instructions_for_it(
 
 
 def through(
-    passes: Sequence[Callable[[torch.fx.Graph], None]], there: list[torch.fx.GraphModule] | None = None
+    passes: Sequence[Callable[[torch.fx.Graph], None]], there: list[torch.fx.GraphModule]
 ) -> Callable[..., Any]:
     """A compiler that compiles nothing, but has the ways there and back as one graph go through these passes."""
 
@@ -198,8 +198,7 @@ def through(
         for each in passes:
             each(joint.graph)
         parts = min_cut_rematerialization_partition(joint, *inputs, **more)
-        if there is not None:
-            there.append(parts[0])
+        there.append(parts[0])
         return parts
 
     decompositions = select_decomp_table()

@@ -55,7 +55,8 @@ class CompiledFleet(Fleet):
         costs = self.costs(**batch._asdict())
         gradients = torch.autograd.grad(costs.total.sum(), list(self.learning.parameters()))
         self.updates_done += 1
-        rate, spread = rate / (1 - 0.9**self.updates_done), torch.tensor((1 - 0.999**self.updates_done) ** -0.5)
+        rate = rate.to(self._values[0].dtype) / (1 - 0.9**self.updates_done)
+        spread = rate.new_tensor((1 - 0.999**self.updates_done) ** -0.5)
         self._step(self._values, gradients, self._means, self._squares, self._copies, rate, spread)
         return recorded(costs)
 

@@ -69,7 +69,7 @@ def launch(ladders: Sequence[Ladder], streams: Streams, updates: int, *, exact: 
     compiled = _work_of_an_update(ladders, streams) * updates >= WORTH_COMPILING and _can_compile(device)
     if device.type == "cuda":
         return _launch_on_gpu(ladders, streams, compiled=compiled, exact=exact)
-    if not compiled:
+    if not compiled or not all(parameter.requires_grad for parameter in ladders[0].parameters()):
         return Fleet(ladders, streams)
     single = next(ladders[0].parameters()).dtype == torch.float32
     in_half = single and not exact and _half_is_quicker()
@@ -79,7 +79,7 @@ def launch(ladders: Sequence[Ladder], streams: Streams, updates: int, *, exact: 
 def _half_is_quicker() -> bool:
     """Whether a CPU's products in bf16 are worth their casts: AMD's with AVX-512's instructions for them.
 
-    They gain a fifth of an update there. Intel's with AMX gain 5 %, and held to AVX-512's bf16 they lose
+    They save a third of an update there. Intel's with AMX gain 5 %, and held to AVX-512's bf16 they lose
     (`results/cpu-bf16.jsonl`).
     """
     try:
