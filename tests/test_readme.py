@@ -212,6 +212,10 @@ def test_the_figures_of_the_engines_page_are_those_of_the_records() -> None:
         there = {record["what"]: record for record in records("bench") if record["hardware"] == hardware}
         return " and ".join(f"{there[f'{network}, {which} start']['seconds']:.1f}" for which in ("first", "second"))
 
+    freed = {what: record for (benchmark, what), record in timed.items() if benchmark == "allocation"}
+    company = [
+        record["ms"] for record in records("bench") if record["what"] == "4 seeds" and "EPYC" in record["hardware"]
+    ]
     in_half = [record["ms"] for record in records("cpu-bf16") if "EPYC" in record["hardware"]]
     masks, no_masks = (
         {record["what"]: record["ms"] for record in records("bench") if record["revision"].startswith(revision)}
@@ -228,11 +232,25 @@ def test_the_figures_of_the_engines_page_are_those_of_the_records() -> None:
         f"takes {engine_on_amd:.0f} ms, that of a plain PyTorch ladder (`benchmarks/eager.py`) {plain_on_amd:.0f}, in "
         f"the median round {ratio_on_amd:.1f} times as long",
         "took {:.1f} ms in float32, {:.1f} under autocast, {:.1f} with casts beside every product in the model, and "
-        "{:.1f} by the pass".format(*in_half[-4:]),
+        "{:.1f} with copies that the optimiser writes".format(*in_half[-4:]),
         f"four epochs end at {of_half} in bf16 and at {of_exact} in float32",
         f"Four seeds took {masks['4 seeds']:.1f} ms an update and seed, more than one seed alone "
         f"({masks['1 seed']:.1f}), and without stored masks {no_masks['4 seeds']:.1f} "
         f"(and one {no_masks['1 seed']:.1f};",
+        "one dense seed took {:.1f} ms with {:.0f} new pages an update and {:.1f} with none".format(
+            freed["dense, 1 seed, handed back"]["ms"],
+            freed["dense, 1 seed, handed back"]["pages"],
+            freed["dense, 1 seed, kept"]["ms"],
+        ),
+        "a seed of four {:.1f} and {:.1f}, and Conv-Small Γ {:.0f} ms".format(
+            freed["dense, 4 seeds, handed back"]["ms"],
+            freed["dense, 4 seeds, kept"]["ms"],
+            freed["conv_small Γ, 1 seed, handed back"]["ms"],
+        ),
+        f"a seed of four takes {company[-1]:.1f}",
+        "takes {:.0f} ms an update, {:.0f} s for 3 epochs".format(
+            1000 * records("conv-small-cpu")[-1]["seconds_per_update"], records("conv-small-cpu")[-1]["seconds"]
+        ),
         *(f"| {members} | {before[members]:.3f} | {now[members]:.3f} |" for members in (1, 10, 40)),
         f"{mean(above):.3f} above bf16",
         f"standard error of that difference, seed by seed, is {stdev(above) / len(above) ** 0.5:.3f}",
