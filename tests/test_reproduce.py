@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 import subprocess
 import warnings
 from contextlib import nullcontext
@@ -17,7 +18,7 @@ from sklearn.svm import SVC
 
 from tikas.cli import main
 from tikas.data.splits import split
-from tikas.experiments import rivals
+from tikas.experiments import records, rivals
 from tikas.experiments.cells import Cell
 from tikas.experiments.ledger import Ledger, recipe_key
 from tikas.experiments.preparing import rows_for
@@ -694,6 +695,26 @@ def test_hardware_that_others_keep_busy_is_told_apart(monkeypatch: pytest.Monkey
     alone = hardware("cpu")
     monkeypatch.setenv("TIKAS_SHARED", "1")
     assert hardware("cpu") == f"{alone}, shared"
+
+
+@pytest.mark.parametrize(
+    ("chip", "told"),
+    [
+        ("cpu family\t: 26\nmodel\t\t: 2\nmodel name\t: AMD EPYC", "AMD EPYC (family 26, model 2)"),
+        ("cpu family\t: 6\nmodel\t\t: 85\nmodel name\t: Xeon @ 2.80GHz", "Xeon @ 2.80GHz (family 6, model 85)"),
+        ("cpu family\t: 25\nmodel\t\t: 1\nmodel name\t: AMD EPYC 7B13", "AMD EPYC 7B13"),
+        ("model name\t: Cortex: A", "Cortex: A"),
+        ("processor\t: 0", platform.machine()),
+    ],
+    ids=["cut", "clock", "whole", "no family", "no name"],
+)
+def test_a_chip_whose_number_is_cut_out_of_its_name_is_told_by_its_family(
+    chip: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TIKAS_SHARED", raising=False)
+    monkeypatch.setattr(records, "CHIPS", tmp_path / "cpuinfo")
+    (tmp_path / "cpuinfo").write_text(f"{chip}\n\nmodel name\t: another")
+    assert hardware("cpu") == f"{told}, {torch.get_num_threads()} threads"
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,8 @@ from tikas.training.recipe import Recipe
 
 Record = Mapping[str, Any]
 
+CHIPS = Path("/proc/cpuinfo")
+
 
 class DamagedRecordWarning(UserWarning):
     """A line of a file of records cannot be read, or holds what no measurement can give."""
@@ -44,12 +46,17 @@ def hardware(device: torch.device | str) -> str:
 
 
 def _processor() -> str:
+    """The chip's name; where a virtual machine has cut the number out of it, its family and model instead."""
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        first, *_ = CHIPS.read_text().split("\n\n")
     except OSError:
         return platform.processor() or platform.machine()
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
+    about = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in first.splitlines())}
+    name = about.get("model name", platform.machine())
+    numbered = re.search(r"\d", name.partition("@")[0])  # what follows is the clock's rate
+    if numbered or not about.keys() >= {"cpu family", "model"}:
+        return name
+    return f"{name} (family {about['cpu family']}, model {about['model']})"
 
 
 def versions() -> dict[str, str]:
