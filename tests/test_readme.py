@@ -157,7 +157,8 @@ def test_the_figures_in_the_text_are_those_of_the_records() -> None:
     fleet = {record["members"]: record["ms"] for record in records("fleet")}
     quick = records("mnist-100-labels-10-epochs-cpu")[0]
     plain, engine, ratio = engine_and_rival("Xeon")
-    plain_on_amd, engine_on_amd, ratio_on_amd = engine_and_rival("EPYC")
+    plain_on_amd, engine_on_amd, ratio_on_amd = engine_and_rival("EPYC, ")
+    plain_on_newer, engine_on_newer, ratio_on_newer = engine_and_rival("EPYC (family 26")
     plain_on_gpu, _, ratio_on_gpu = engine_and_rival("H200")
     for figure in (
         f"took **{forty[0]['seconds']:.0f} s together**",
@@ -170,6 +171,7 @@ def test_the_figures_in_the_text_are_those_of_the_records() -> None:
         f"A plain PyTorch ladder takes {plain_on_gpu:.1f} ms there, {ratio_on_gpu:.0f} times as long",
         f"{engine:.0f} ms there, that of a plain PyTorch ladder {plain:.0f}, in the median round {ratio:.1f} times",
         f"EPYC, with bf16 products, {engine_on_amd:.0f} and {plain_on_amd:.0f}, {ratio_on_amd:.1f} times",
+        f"newer one (family 26) {engine_on_newer:.0f} and {plain_on_newer:.0f}, {ratio_on_newer:.1f} times",
     ):
         assert figure in PROSE
 
@@ -214,8 +216,9 @@ def test_the_figures_of_the_engines_page_are_those_of_the_records() -> None:
 
     freed = {what: record for (benchmark, what), record in timed.items() if benchmark == "allocation"}
     company = [
-        record["ms"] for record in records("bench") if record["what"] == "4 seeds" and "EPYC" in record["hardware"]
+        record["ms"] for record in records("bench") if record["what"] == "4 seeds" and "EPYC, " in record["hardware"]
     ]
+    newer = {record["what"]: record for record in records("bench") if "EPYC (family 26" in record["hardware"]}
     in_half = [record["ms"] for record in records("cpu-bf16") if "EPYC" in record["hardware"]]
     masks, no_masks = (
         {record["what"]: record["ms"] for record in records("bench") if record["revision"].startswith(revision)}
@@ -227,10 +230,12 @@ def test_the_figures_of_the_engines_page_are_those_of_the_records() -> None:
         for name in ("fast", "exact")
     }
     of_half, of_exact = (f"{mean(errors):.2f} ± {stdev(errors):.2f} %" for errors in by_precision.values())
-    plain_on_amd, engine_on_amd, ratio_on_amd = engine_and_rival("EPYC")
+    plain_on_amd, engine_on_amd, ratio_on_amd = engine_and_rival("EPYC, ")
     for figure in (
         f"takes {engine_on_amd:.0f} ms, that of a plain PyTorch ladder (`benchmarks/eager.py`) {plain_on_amd:.0f}, in "
         f"the median round {ratio_on_amd:.1f} times as long",
+        f"it is {newer['engine']['ms']:.0f} and {newer['plain PyTorch']['ms']:.0f}, {newer['engine']['ratio']:.1f} "
+        f"times; a seed of four takes {newer['4 seeds']['ms']:.1f} there, and one of ten {newer['10 seeds']['ms']:.1f}",
         "took {:.1f} ms in float32, {:.1f} under autocast, {:.1f} with casts beside every product in the model, and "
         "{:.1f} with copies that the optimiser writes".format(*in_half[-4:]),
         f"four epochs end at {of_half} in bf16 and at {of_exact} in float32",
