@@ -65,11 +65,16 @@ def _set(thresholds: Thresholds) -> None:
     library.mallopt(TRIMMED, thresholds.trimmed)
 
 
-def _hand_back(thresholds: Thresholds) -> None:
-    _set(thresholds)
+def hand_back() -> None:
+    """Give the system all that the library keeps of freed memory."""
     library = _library()
     if library is not None:
         library.malloc_trim(0)
+
+
+def _end_keeping(thresholds: Thresholds) -> None:
+    _set(thresholds)
+    hand_back()
 
 
 @cache
@@ -80,4 +85,4 @@ def _library() -> Any:
     return ctypes.CDLL(None)
 
 
-_thresholds = PutBack(lambda: ADAPTED, _hand_back)
+_thresholds = PutBack(lambda: ADAPTED, _end_keeping)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from tikas.model.corruption import in_eval_mode
 from tikas.model.gamma import Gamma
 from tikas.model.ladder import Ladder
+from tikas.training.allocation import hand_back
 
 TENSORS_OF_A_PARAMETER = 7
 """As it was at first and as it is, its gradient, Adam's two moments, and two copies of it when members come out: a
@@ -72,7 +73,7 @@ def _given(model: Gamma, rows: Tensor) -> int:
 
 
 def free_bytes(device: torch.device) -> int:
-    """Memory that is left on a device, of a GPU including what torch keeps there of earlier tensors.
+    """Memory that is left on a device, including what is kept there of earlier tensors.
 
     Examples
     --------
@@ -82,6 +83,7 @@ def free_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + kept
+    hand_back()
     return int(min(_left_on_the_machine(), _left_to_the_container()))
 
 
