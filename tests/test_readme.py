@@ -155,7 +155,7 @@ def test_the_figures_in_the_text_are_those_of_the_records() -> None:
     forty, exact = records("mnist-100-labels"), [record["test_error"] for record in records("mnist-100-labels-exact")]
     fifty = sorted(record["test_error"] for record in records("text/full/50"))
     fleet = {record["members"]: record["ms"] for record in records("fleet")}
-    quick = records("mnist-100-labels-10-epochs-cpu")[0]
+    quick, whole = records("mnist-100-labels-10-epochs-cpu")[0], records("mnist-100-labels-cpu")
     plain, engine, ratio = engine_and_rival("Xeon")
     plain_on_amd, engine_on_amd, ratio_on_amd = engine_and_rival("EPYC, ")
     plain_on_newer, engine_on_newer, ratio_on_newer = engine_and_rival("EPYC (family 26")
@@ -168,6 +168,8 @@ def test_the_figures_in_the_text_are_those_of_the_records() -> None:
         f"same forty seeds give {mean(exact):.3f} ± {stdev(exact):.3f} %: one of them ends at {max(exact):.2f} %",
         f"two of forty end at {fifty[-2]:.0f} %, and the median is {median(fifty):.2f} %",
         f"{quick['test_error']:.2f} % in {quick['seconds']:.0f} s",
+        f"took two seeds {whole[0]['seconds'] / 60:.0f} minutes on the newer EPYC's two cores",
+        "end at {:.2f} and {:.2f} %".format(*(record["test_error"] for record in whole)),
         f"A plain PyTorch ladder takes {plain_on_gpu:.1f} ms there, {ratio_on_gpu:.0f} times as long",
         f"{engine:.0f} ms there, that of a plain PyTorch ladder {plain:.0f}, in the median round {ratio:.1f} times",
         f"EPYC, with bf16 products, {engine_on_amd:.0f} and {plain_on_amd:.0f}, {ratio_on_amd:.1f} times",
@@ -231,7 +233,12 @@ def test_the_figures_of_the_engines_page_are_those_of_the_records() -> None:
     }
     of_half, of_exact = (f"{mean(errors):.2f} ± {stdev(errors):.2f} %" for errors in by_precision.values())
     plain_on_amd, engine_on_amd, ratio_on_amd = engine_and_rival("EPYC, ")
+    whole = records("mnist-100-labels-cpu")
+    on_cpu = {record["seed"]: record["test_error"] for record in whole}
     for figure in (
+        f"150 epochs of MNIST with 100 labels took two seeds {whole[0]['seconds']:.0f} s together, and seeds 0 and 1 "
+        f"end at {on_cpu[0]:.2f} and {on_cpu[1]:.2f} %",
+        f"those of the H200 end at {fast[0]:.2f} and {fast[1]:.2f} %",
         f"takes {engine_on_amd:.0f} ms, that of a plain PyTorch ladder (`benchmarks/eager.py`) {plain_on_amd:.0f}, in "
         f"the median round {ratio_on_amd:.1f} times as long",
         f"it is {newer['engine']['ms']:.0f} and {newer['plain PyTorch']['ms']:.0f}, {newer['engine']['ratio']:.1f} "
