@@ -155,7 +155,7 @@ def test_the_figures_in_the_text_are_those_of_the_records() -> None:
     forty, exact = records("mnist-100-labels"), [record["test_error"] for record in records("mnist-100-labels-exact")]
     fifty = sorted(record["test_error"] for record in records("text/full/50"))
     fleet = {record["members"]: record["ms"] for record in records("fleet")}
-    quick, whole = records("mnist-100-labels-10-epochs-cpu")[0], records("mnist-100-labels-cpu")
+    quick, whole = records("mnist-100-labels-10-epochs-cpu")[0], records("two-cores-mnist-100-labels")
     plain, engine, ratio = engine_and_rival("Xeon")
     plain_on_amd, engine_on_amd, ratio_on_amd = engine_and_rival("EPYC, ")
     plain_on_newer, engine_on_newer, ratio_on_newer = engine_and_rival("EPYC (family 26")
@@ -233,7 +233,7 @@ def test_the_figures_of_the_engines_page_are_those_of_the_records() -> None:
     }
     of_half, of_exact = (f"{mean(errors):.2f} ± {stdev(errors):.2f} %" for errors in by_precision.values())
     plain_on_amd, engine_on_amd, ratio_on_amd = engine_and_rival("EPYC, ")
-    whole = records("mnist-100-labels-cpu")
+    whole = records("two-cores-mnist-100-labels")
     on_cpu = {record["seed"]: record["test_error"] for record in whole}
     for figure in (
         f"150 epochs of MNIST with 100 labels took two seeds {whole[0]['seconds']:.0f} s together, and seeds 0 and 1 "

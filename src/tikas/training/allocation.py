@@ -66,7 +66,14 @@ def _set(thresholds: Thresholds) -> None:
 
 
 def hand_back() -> None:
-    """Give the system all that the library keeps of freed memory."""
+    """Give the system all that the library keeps of freed memory.
+
+    Examples
+    --------
+    >>> latents = torch.zeros(1000, 1000)
+    >>> del latents
+    >>> hand_back()
+    """
     library = _library()
     if library is not None:
         library.malloc_trim(0)
