@@ -269,6 +269,26 @@ def test_the_others_go_on_in_halves_from_where_they_are_if_memory_runs_out(monke
     assert (told[-1].epoch, told[-1].epochs) == (8, 8)
 
 
+def test_the_others_go_on_in_halves_from_where_they_were_last_kept(monkeypatch):
+    """After the loss, that is: they need not go back there."""
+    monkeypatch.setattr(keeping, "SECONDS_BETWEEN", 0.0)
+    monkeypatch.setattr(keeping, "MOST_OF_THE_TIME", np.inf)
+    others = [3, 14, 92]
+    expected = train(others)
+    made = damage(monkeypatch, {15: 1})
+    train_epoch = loop._train_epoch
+
+    def short_of_memory(fleet: Fleet, job: Job, epoch: int) -> tuple[History, dict[int, str]]:
+        if (fleet.members, epoch) == (3, 4):
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return train_epoch(fleet, job, epoch)
+
+    monkeypatch.setattr(loop, "_train_epoch", short_of_memory)
+    trained = train(SEEDS)
+    assert_others_same(trained, expected)
+    assert made == [(SEEDS, 1), (others, 2), (others, 3), ([3], 4), ([14, 92], 4)]
+
+
 # Ctrl-C
 
 

@@ -316,12 +316,12 @@ def test_ladders_to_go_on_from_are_not_kept_under_a_name():
 
 
 def test_members_are_kept_no_more_often_than_asked_for(tmp_path, monkeypatch):
-    monkeypatch.setattr(keeping, "MOST_OF_THE_TIME", 0.01)
+    monkeypatch.setattr(keeping, "MOST_OF_THE_TIME", 0.1)
     clock = iter(range(0, 10_000, 10))
     monkeypatch.setattr(keeping.time, "monotonic", lambda: float(next(clock)))
     snapshots = count_snapshots(monkeypatch)
-    train([replace(RECIPE, epochs=12)], Keeping(Folder(tmp_path), every=45))
-    assert len(snapshots) == 1  # it took ten of these seconds, and a hundred times that is to pass before the next
+    train([replace(RECIPE, epochs=20)], Keeping(Folder(tmp_path), every=45))
+    assert len(snapshots) == 2  # it took ten of these seconds, and ten times that is to pass before the next
 
 
 def test_members_too_large_to_be_kept_soon_are_not_kept_at_first(tmp_path, monkeypatch):
@@ -352,15 +352,8 @@ def count_snapshots(monkeypatch: pytest.MonkeyPatch) -> list[Fleet]:
 
 def test_a_fleet_that_runs_out_of_memory_halfway_goes_on_in_halves_from_there(monkeypatch):
     monkeypatch.setattr(keeping, "SECONDS_BETWEEN", 0.0)
-    whole, epochs, train_epoch = train(OWN_RATES), list[tuple[int, int]](), loop._train_epoch
-
-    def out_of_memory_in_the_fourth(fleet: Fleet, job: object, epoch: int) -> object:
-        epochs.append((fleet.members, epoch))
-        if (fleet.members, epoch) == (3, 4):
-            raise torch.OutOfMemoryError("CUDA out of memory.")
-        return train_epoch(fleet, job, epoch)
-
-    monkeypatch.setattr(loop, "_train_epoch", out_of_memory_in_the_fourth)
+    whole = train(OWN_RATES)
+    epochs = run_out_of_memory_in_the_fourth(monkeypatch)
     told: list[Progress] = []
     keep = Keeping(Memory())
     parted = train(OWN_RATES, keep, told=told)
@@ -371,6 +364,34 @@ def test_a_fleet_that_runs_out_of_memory_halfway_goes_on_in_halves_from_there(mo
     for ours, theirs in zip(parted.ladders, whole.ladders, strict=True):
         for one, other in zip(ours.parameters(), theirs.parameters(), strict=True):
             torch.testing.assert_close(one, other, rtol=0, atol=1e-4)
+
+
+def run_out_of_memory_in_the_fourth(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """What a fleet of three does; of how many members are the epochs that are tried."""
+    epochs, train_epoch = list[tuple[int, int]](), loop._train_epoch
+
+    def tried(fleet: Fleet, job: Job, epoch: int) -> object:
+        epochs.append((fleet.members, epoch))
+        if (fleet.members, epoch) == (3, 4):
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return train_epoch(fleet, job, epoch)
+
+    monkeypatch.setattr(loop, "_train_epoch", tried)
+    return epochs
+
+
+def test_ctrl_c_while_the_first_half_gets_ready_keeps_what_both_have_learnt(monkeypatch):
+    monkeypatch.setattr(keeping, "SECONDS_BETWEEN", 0.0)
+    epochs = run_out_of_memory_in_the_fourth(monkeypatch)
+
+    def press(progress: Progress) -> None:
+        if progress.doing.startswith("getting ready: 1 member,"):
+            raise KeyboardInterrupt
+
+    trained = fit(examples(), splits_of(OWN_RATES), OWN_RATES, range(3), device="cpu", on_epoch=press)
+    assert epochs == [(3, 1), (3, 2), (3, 3), (3, 4)]
+    assert [len(history) for history in trained.histories] == [3, 3, 3]
+    assert (trained.interrupted, trained.stop_asked) == (True, True)
 
 
 # The paper's cells and studies.

@@ -111,7 +111,7 @@ def _train_share(
             try:
                 outcome = _train_group(job.of(group), device, reporter, stop, kept)
             except KeyboardInterrupt:  # while a fleet got ready: others, or it itself before, have learnt something
-                if stop.is_set() or not (done or kept):
+                if stop.is_set() or not (done or _in_memory(job, group)):
                     raise
                 stop.set()
                 outcome = _train_group(job.of(group), device, reporter, stop, kept)
@@ -206,6 +206,12 @@ def _start(job: Job, kept: list[Kept]) -> list[Kept] | None:
     if kept:
         job.keeping.start_clock(job.names)
     return list(kept) or job.keeping.take_up(job.names)
+
+
+def _in_memory(job: Job, members: Sequence[int]) -> bool:
+    """Whether any of them was kept where it would be lost with the process."""
+    store = None if job.keeping is None else job.keeping.store
+    return isinstance(store, Memory) and any(job.names[member] in store for member in members)
 
 
 def _make_room() -> None:

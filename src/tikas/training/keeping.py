@@ -96,8 +96,9 @@ class Memory(dict[str, Kept]):
 
     Examples
     --------
-    >>> Memory(a=Kept({}, [{"epoch": 1}], [])).epochs("a")
-    1
+    >>> memory = Memory(a=Kept({}, [{"epoch": 1}], []))
+    >>> memory.epochs("a"), memory.epochs("b")
+    (1, 0)
     """
 
     def epochs(self, name: str) -> int:
