@@ -77,6 +77,18 @@ def damage(
     return made
 
 
+def watch_launches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Of how many members the fleets are that get ready."""
+    launch, launched = loop.launch, list[int]()
+
+    def watched(ladders: Sequence[Ladder], *rest: object, **more: object) -> Fleet:
+        launched.append(len(ladders))
+        return launch(ladders, *rest, **more)
+
+    monkeypatch.setattr(loop, "launch", watched)
+    return launched
+
+
 def assert_others_same(trained: Trained, expected: Trained) -> None:
     """By weights, statistics and history, but for rounding: stacked products of others add in another order."""
     others = [place for place in range(len(trained.ladders)) if place not in trained.diverged]
@@ -92,9 +104,10 @@ def assert_others_same(trained: Trained, expected: Trained) -> None:
 def test_the_others_go_on_from_where_they_are(monkeypatch, epoch):
     others = [3, 14, 92]
     expected = train(others)
-    made = damage(monkeypatch, {15: epoch})
+    made, launched = damage(monkeypatch, {15: epoch}), watch_launches(monkeypatch)
     trained = train(SEEDS)
     assert_others_same(trained, expected)
+    assert launched == ([4, 3] if epoch < 4 else [4])
     assert made == [(SEEDS if now <= epoch else others, now) for now in (1, 2, 3, 4)]
     assert list(trained.diverged) == [2]
     assert trained.diverged[2].startswith(f"Training stopped in epoch {epoch}, update 1: the supervised cost was no ")

@@ -1,6 +1,7 @@
 """The loop does what a plain one would: it anneals, keeps away from held-out rows, repeats itself, and stops well."""
 
 import re
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from copy import deepcopy
@@ -19,7 +20,7 @@ from tikas.data.splits import Split, split
 from tikas.data.streams import Examples, Streams
 from tikas.model.gamma import gamma
 from tikas.model.ladder import Ladder
-from tikas.training import evaluation
+from tikas.training import evaluation, loop
 from tikas.training.building import build_ladder
 from tikas.training.fit import Progress, Trained, TrainingDivergedError, error_of, fit
 from tikas.training.fleet import Fleet
@@ -280,7 +281,9 @@ LINE = {"epoch", "learning_rate", "total", "supervised", "denoising", "seconds"}
 @pytest.mark.parametrize("task", ["classification", "regression"])
 def test_history_has_a_line_for_every_epoch_with_each_cost(task):
     recipe = replace(RECIPE, task=task, costs=(10.0, 0.0, 0.1))
+    started = time.perf_counter()
     (history,) = train(recipe).histories
+    assert sum(line["seconds"] for line in history) < time.perf_counter() - started
     assert [line["epoch"] for line in history] == [1, 2, 3, 4, 5, 6]
     assert [line["learning_rate"] for line in history] == [recipe.rate(6 * epoch - 1, 36) for epoch in range(1, 7)]
     for line in history:
@@ -290,6 +293,19 @@ def test_history_has_a_line_for_every_epoch_with_each_cost(task):
         weighted = sum(weight * cost for weight, cost in zip(recipe.levels_of_costs(), line["denoising"], strict=True))
         assert line["total"] == pytest.approx(line["supervised"] + weighted)
     assert history[-1]["total"] < history[0]["total"]
+
+
+def test_the_engine_is_told_how_many_updates_there_will_be(monkeypatch):
+    """Or it could not tell whether compiling is paid back."""
+    launch, told = loop.launch, list[int]()
+
+    def watched(ladders: Sequence[Ladder], streams: Streams, updates: int, **more: bool) -> Fleet:
+        told.append(updates)
+        return launch(ladders, streams, updates, **more)
+
+    monkeypatch.setattr(loop, "launch", watched)
+    train()
+    assert told == [36]
 
 
 @pytest.fixture
