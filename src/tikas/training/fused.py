@@ -32,7 +32,7 @@ from tikas.training.kernels.levels import (
     gather_kernel,
 )
 from tikas.training.kernels.top import top_back_kernel, top_kernel
-from tikas.training.storage import FleetParameters
+from tikas.training.storage import FleetParameters, Storage
 from tikas.training.workspace import Level, activation_number, allocate, denoiser_number, levels_of
 
 MOST_ROWS = 256
@@ -155,13 +155,14 @@ class FusedFleet(CapturedFleet):
             )  # fmt: skip
         for level in reversed(self.levels[1:]):
             self._climb_back(level, place)
-        self._step(place)
+        self._step(self.parameters.vectors, place)
 
     def _gather(self, place: int) -> None:
-        level, rows = self.levels[0], self.levels[0]["hidden"].shape[1]
+        level, hidden = self.levels[0], self.levels[0]["hidden"]
+        rows = hidden.shape[1]
         gather_kernel[(self.members, rows)](
             self.rows, self.labeled_rows[place], self.unlabeled_rows[place], self._noise(level, place),
-            self.settings, level["hidden"],
+            self.settings, hidden,
             self.noise.stride(0), self.settings.stride(0), self.labeled, self.unlabeled, rows, level.width,
             level.padded, UNITS=min(1024, triton.next_power_of_2(level.padded)), num_warps=4,
         )  # fmt: skip
@@ -169,10 +170,11 @@ class FusedFleet(CapturedFleet):
     def _climb(self, level: Level, place: int) -> None:
         below = self.levels[level.number - 1]
         weight = self._copy(f"rungs.{level.number}.weight")
-        torch.bmm(below["hidden"][:, : level["projected"].shape[1]], weight.mT, out=level["projected"])
-        climb_kernel[self._grid(level)](
+        hidden = below["hidden"][:, : level["projected"].shape[1]]
+        torch.bmm(hidden, weight.mT, out=level["projected"])
+        climb_kernel[(*self._grid(level), self._streams(level))](
             level["projected"], self._noise(level, place), self.settings[:, level.number :],
-            *self._scale_and_bias(level, self.parameters.vectors.values), level["hidden"],
+            *self._scale_and_bias(level, self.parameters.vectors.values), level["hidden"], level["statistics"],
             self.noise.stride(0), self.settings.stride(0), self.parameters.vectors.size, level.width, level.padded,
             **self._sizes(level), ACTIVATION=level.activation, BETA=level.beta, GAMMA=level.gamma, num_warps=WARPS,
         )  # fmt: skip
@@ -194,7 +196,7 @@ class FusedFleet(CapturedFleet):
             torch.bmm(above["denoised"], weight.mT, out=level["signal"])
         descend_kernel[self._grid(level)](
             level["signal"], *self._latents(level, place), self._denoiser(level, self.parameters.vectors.values),
-            level["denoised"], self.recorded[place, :, level.first_cost :],
+            level["denoised"], level["signal_statistics"], self.recorded[place, :, level.first_cost :],
             self.noise.stride(0), self.settings.stride(0), self.parameters.vectors.size, self.recorded.stride(1),
             level.width, level.padded, **self._sizes(level), **self._kind(level), num_warps=WARPS,
         )  # fmt: skip
@@ -203,52 +205,60 @@ class FusedFleet(CapturedFleet):
         if not level.lowest:
             below, name = self.levels[level.number - 1], f"rungs.{level.number}.back.weight"
             torch.bmm(below["to_signal"], self._copy(name), out=level["to_denoised"])
-            torch.bmm(below["to_signal"].mT, level["denoised"], out=self._gradient(name))
+            self._learn(name, below["to_signal"], level["denoised"], place)
         descend_back_kernel[self._grid(level, back=True)](
-            level["signal"], *self._latents(level, place), self._denoiser(level, self.parameters.vectors.values),
-            level["to_denoised"], level["to_signal"], level["to_corrupted"], level["to_clean"],
-            level["to_statistics"], self._denoiser(level, self.parameters.vectors.gradients),
+            level["signal"], level["signal_statistics"], *self._latents(level, place),
+            self._denoiser(level, self.parameters.vectors.values), level["to_denoised"], level["to_signal"],
+            level["to_latents"], level["to_statistics"], self._denoiser(level, self.parameters.vectors.gradients[0]),
             self.noise.stride(0), self.settings.stride(0), self.parameters.vectors.size, len(self.levels),
             level.width, level.padded, **self._sizes(level, back=True), **self._kind(level), num_warps=WARPS,
         )  # fmt: skip
 
     def _climb_back(self, level: Level, place: int) -> None:
         top = level is self.levels[-1]
-        spare = level["to_projected"]
-        climb_back_kernel[self._grid(level, back=True)](
+        vectors = self.parameters.vectors
+        climb_back_kernel[(*self._grid(level, back=True), self._streams(level))](
             level["projected"], self._noise(level, place), self.settings[:, level.number :],
-            *self._scale_and_bias(level, self.parameters.vectors.values), level["to_hidden"],
-            level.tensors.get("to_corrupted", spare), level.tensors.get("to_clean", spare),
-            level.tensors.get("to_statistics", self.settings), level["to_projected"],
-            *self._scale_and_bias(level, self.parameters.vectors.gradients),
-            self.noise.stride(0), self.settings.stride(0), self.parameters.vectors.size, level["to_hidden"].shape[1],
-            level.width, level.padded, **self._sizes(level, back=True), ACTIVATION=level.activation, BETA=level.beta,
-            GAMMA=level.gamma, DENOISED=level.denoised, COSTED=level.costed,
-            CLEAN_ABOVE=not top and self.levels[level.number + 1].clean > 0, num_warps=WARPS,
+            *self._scale_and_bias(level, vectors.values), level["statistics"], level["to_hidden"],
+            level.tensors.get("to_latents", level["to_projected"]),
+            level.tensors.get("to_statistics", level["statistics"]), level["to_projected"],
+            *self._scale_and_bias(level, vectors.gradients[0]),
+            self.noise.stride(0), self.settings.stride(0), vectors.size, vectors.gradients.stride(0),
+            level["to_hidden"].shape[1], level.width, level.padded, **self._sizes(level, back=True),
+            ACTIVATION=level.activation, BETA=level.beta, GAMMA=level.gamma, DENOISED=level.denoised,
+            COSTED=level.costed, CLEAN_ABOVE=not top and self.levels[level.number + 1].clean > 0, num_warps=WARPS,
         )  # fmt: skip
         name, below = f"rungs.{level.number}.weight", self.levels[level.number - 1]
         if below.number:
             torch.bmm(level["to_projected"], self._copy(name), out=below["to_hidden"])
         rows = below["hidden"][:, : level["to_projected"].shape[1]]
-        torch.bmm(level["to_projected"].mT, rows, out=self._gradient(name))
+        self._learn(name, level["to_projected"], rows, place)
 
-    def _step(self, place: int) -> None:
-        for storage in (self.parameters.matrices, self.parameters.vectors):
-            adam_kernel[(triton.cdiv(storage.size, ADAM_BLOCK), self.members)](
-                storage.values, storage.gradients, storage.means, storage.squares, storage.copies, self.rates[place],
-                storage.size, COPIED=storage.copies is not storage.values, BLOCK=ADAM_BLOCK, num_warps=8,
-            )  # fmt: skip
+    def _learn(self, name: str, one: Tensor, other: Tensor, place: int) -> None:
+        """A step of a matrix whose gradient is oneᵀ·other."""
+        matrices = self.parameters.matrices
+        torch.bmm(one.mT, other, out=matrices.view(matrices.gradients[0], name))
+        self._step(matrices, place, matrices.place(name))
+
+    def _step(self, storage: Storage, place: int, parameters: slice = slice(None)) -> None:
+        values, gradients, means, squares, copies = (buffer[..., parameters] for buffer in storage.buffers)
+        count = values.shape[-1]
+        adam_kernel[(triton.cdiv(count, ADAM_BLOCK), self.members)](
+            values, gradients, means, squares, copies, self.rates[place], count, storage.size, gradients.stride(0),
+            SHARES=len(gradients), COPIED=storage.copies is not storage.values, BLOCK=ADAM_BLOCK, num_warps=8,
+        )  # fmt: skip
 
     def _copy(self, name: str) -> Tensor:
         return self.parameters.matrices.view(self.parameters.matrices.copies, name)
-
-    def _gradient(self, name: str) -> Tensor:
-        return self.parameters.matrices.view(self.parameters.matrices.gradients, name)
 
     # What kernels are told
 
     def _grid(self, level: Level, *, back: bool = False) -> tuple[int, int]:
         return self.members, triton.cdiv(level.padded, self._units(level, back=back))
+
+    def _streams(self, level: Level) -> int:
+        """How many of the labelled, the corrupted and the clean stream have rows, in this order."""
+        return sum(rows > 0 for rows in (self.labeled, level.unlabeled, level.clean))
 
     def _sizes(self, level: Level, *, back: bool = False) -> dict[str, int]:
         return {
@@ -271,9 +281,9 @@ class FusedFleet(CapturedFleet):
         return self.noise[:, place, level.noise_offset :]
 
     def _latents(self, level: Level, place: int) -> tuple[Tensor, ...]:
-        projected = level["projected"] if level.number else level["hidden"]
+        of_latents = (level["projected"], level["statistics"]) if level.number else (self.rows, self.rows)  # or nothing
         rows, noise = self.unlabeled_rows[place], self._noise(level, place)
-        return projected, self.rows, rows, noise, self.settings[:, level.number :]
+        return *of_latents, self.rows, rows, noise, self.settings[:, level.number :]
 
     def _scale_and_bias(self, level: Level, buffer: Tensor) -> tuple[Tensor, Tensor]:
         names = ((level.beta, "beta"), (level.gamma, "gamma"))

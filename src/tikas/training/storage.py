@@ -8,6 +8,9 @@ from torch import Tensor
 from tikas.model.ladder import Ladder
 from tikas.training.fleet import stack, with_tensors
 
+STREAMS = 3
+"""Labelled, unlabelled and clean rows: each leaves its own share of what is asked of γ and β."""
+
 
 class Storage:
     """Parameters of all members as one matrix, a member a row; by name they are views into it.
@@ -20,12 +23,14 @@ class Storage:
         How many rows the matrix has.
     dtype
         Of the gradients, and of the copies that products read.
+    shares
+        In how many places a gradient is left, to be summed.
 
     Attributes
     ----------
     values, gradients, means, squares, copies
-        The parameters in float32, and what Adam reads and writes. Copies are the values themselves if they are of the
-        same kind.
+        The parameters in float32, and what Adam reads and writes. Gradients have a dimension for their shares in
+        front. Copies are the values themselves if they are of the same kind.
 
     Examples
     --------
@@ -39,7 +44,12 @@ class Storage:
     """
 
     def __init__(
-        self, shapes: Mapping[str, tuple[int, int]], members: int, dtype: torch.dtype, device: torch.device
+        self,
+        shapes: Mapping[str, tuple[int, int]],
+        members: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        shares: int = 1,
     ) -> None:
         self._shapes = shapes
         self._offsets: dict[str, int] = {}
@@ -49,16 +59,24 @@ class Storage:
             self.size += rows * columns
         self.values, self.means, self.squares = (torch.zeros(members, self.size, device=device) for _ in range(3))
         self.copies = self.values if dtype == self.values.dtype else self.values.to(dtype)
-        self.gradients = torch.zeros_like(self.copies)
+        self.gradients = torch.zeros(shares, members, self.size, dtype=dtype, device=device)
 
     def __contains__(self, name: str) -> bool:
         return name in self._shapes
 
+    @property
+    def buffers(self) -> tuple[Tensor, ...]:
+        """Values, gradients, means, squares and copies."""
+        return self.values, self.gradients, self.means, self.squares, self.copies
+
+    def place(self, name: str) -> slice:
+        """Where a parameter lies in the last dimension of every buffer."""
+        rows, columns = self._shapes[name]
+        return slice(self._offsets[name], self._offsets[name] + rows * columns)
+
     def view(self, buffer: Tensor, name: str) -> Tensor:
         """A parameter ``(members, rows, columns)`` in a buffer that lies as `values` does."""
-        rows, columns = self._shapes[name]
-        offset = self._offsets[name]
-        return buffer[:, offset : offset + rows * columns].view(len(buffer), rows, columns)
+        return buffer[:, self.place(name)].view(len(buffer), *self._shapes[name])
 
 
 class FleetParameters:
@@ -98,7 +116,7 @@ class FleetParameters:
                 else:
                     vectors[name] = (_as_matrix(parameter).shape[0], padded[level])
         self.matrices = Storage(matrices, len(ladders), dtype, device)
-        self.vectors = Storage(vectors, len(ladders), torch.float32, device)
+        self.vectors = Storage(vectors, len(ladders), torch.float32, device, shares=STREAMS)
         for member, ladder in enumerate(ladders):
             for name, parameter in ladder.named_parameters():
                 self._of(member, name, parameter).copy_(_as_matrix(parameter.detach()))

@@ -153,14 +153,20 @@ def allocate(levels: Sequence[Level], members: int, labeled: int, dtype: torch.d
         rows = corrupted + level.clean
         level.tensors["hidden"] = zeros(rows, width, precise)
         if level.number:
-            level.tensors |= {"projected": zeros(rows, width, dtype), "to_projected": zeros(rows, width, dtype)}
+            level.tensors |= {
+                "projected": zeros(rows, width, dtype),
+                "statistics": zeros(3 * 2, width, torch.float32),  # μ and 1/σ of each stream
+                "to_projected": zeros(rows, width, dtype),
+            }
             rows_above = corrupted if level is top else corrupted + above.clean
             level.tensors["to_hidden"] = zeros(rows_above, width, precise)
         if level.denoised:
             level.tensors |= {
                 "signal": zeros(unlabeled, width, precise),
+                "signal_statistics": zeros(2, width, torch.float32),
                 "to_signal": zeros(unlabeled, width, precise),
                 "to_statistics": zeros(2, width, torch.float32),
             }
-            for name in ("denoised", "to_denoised", "to_corrupted", "to_clean"):
+            for name in ("denoised", "to_denoised"):
                 level.tensors[name] = zeros(unlabeled, width, dtype)
+            level.tensors["to_latents"] = zeros(unlabeled + level.clean, width, dtype)

@@ -2,15 +2,17 @@
 
 A program holds a few units of one member, with all rows of a batch, on the chip. So statistics, noise, activation and
 denoiser are one pass over memory, and the way back computes them again rather than reading what it would have stored:
-between kernels there are the products' inputs and outputs, and nothing else. The units that pad a level (see
-`tikas.training.fused`) are loaded as zero and stored as zero everywhere.
+between kernels there are the products' inputs and outputs, and nothing else but the statistics, a few numbers for each
+unit. The units that pad a level (see `tikas.training.fused`) are loaded as zero and stored as zero everywhere.
+
+A program loads all that it reads before it sums over rows: what is asked for after a sum is waited for once more.
 """
 
 import triton
 import triton.language as tl
 
 from tikas.training.kernels.activations import activate, slope
-from tikas.training.kernels.denoisers import denoise, denoise_back
+from tikas.training.kernels.denoisers import denoise, denoise_back, parameters_of
 from tikas.training.kernels.reductions import sums
 
 # mypy: disable-error-code="untyped-decorator,no-untyped-def,no-untyped-call"
@@ -21,12 +23,26 @@ each thread several columns; as it does not, a thread has one column, and most o
 
 
 @triton.jit
-def _normalize(tile, inside, rows):
-    """z, μ and 1/σ of the columns of a tile whose outside is zero; the outside stays so."""
+def _normalize(tile, inside, rows, statistics, padded, there):
+    """z of the columns of a tile whose outside is zero, and stays so; μ and 1/σ are stored for who comes later."""
     mean = tl.sum(tile, 0) / rows
     centered = tl.where(inside, tile - mean[None, :], 0.0)
     inverse = 1 / tl.sqrt(tl.sum(centered * centered, 0) / rows + 1e-10)
-    return centered * inverse[None, :], mean, inverse
+    tl.store(statistics, mean, mask=there)
+    tl.store(statistics + padded, inverse, mask=there)
+    return centered * inverse[None, :]
+
+
+@triton.jit
+def _statistics(statistics, padded, real):
+    """μ and 1/σ, as `_normalize` stored them."""
+    return tl.load(statistics, mask=real, other=0.0), tl.load(statistics + padded, mask=real, other=0.0)
+
+
+@triton.jit
+def _normalized(tile, inside, mean, inverse):
+    """z again."""
+    return tl.where(inside, (tile - mean[None, :]) * inverse[None, :], 0.0)
 
 
 @triton.jit
@@ -43,6 +59,15 @@ def _place(width, padded, ROWS: tl.constexpr, UNITS: tl.constexpr):
     member = tl.program_id(0).to(tl.int64)
     units = tl.program_id(1) * UNITS + tl.arange(0, UNITS)
     return member, tl.arange(0, ROWS), units, units < width, units < padded
+
+
+@triton.jit
+def _stream(LABELED: tl.constexpr, UNLABELED: tl.constexpr, CLEAN: tl.constexpr):
+    """This program's stream (labelled, unlabelled, clean), its first row and its number of rows."""
+    stream = tl.program_id(2)
+    first = tl.where(stream == 0, 0, tl.where(stream == 1, LABELED, LABELED + UNLABELED))
+    count = tl.where(stream == 0, LABELED, tl.where(stream == 1, UNLABELED, CLEAN))
+    return stream, first, count
 
 
 @triton.jit
@@ -94,116 +119,112 @@ def gather_kernel(
 
 @triton.jit(do_not_specialize=STRIDES)
 def climb_kernel(
-    projected, noise, settings, beta, gamma, hidden,
+    projected, noise, settings, beta, gamma, hidden, statistics,
     noise_stride, settings_stride, vector_stride, width, padded,
     LABELED: tl.constexpr, UNLABELED: tl.constexpr, CLEAN: tl.constexpr,
     ACTIVATION: tl.constexpr, BETA: tl.constexpr, GAMMA: tl.constexpr, ROWS: tl.constexpr, UNITS: tl.constexpr,
 ):  # fmt: skip
-    """h = φ(γ·(N(y) + n + β)) of every stream, each with its own statistics; the last stream is the clean one."""
+    """h = φ(γ·(N(y) + n + β)) of a stream, with its own statistics; the clean one goes without n."""
     member, rows, units, real, there = _place(width, padded, ROWS, UNITS)
-    total = LABELED + UNLABELED + CLEAN
-    projected += member * total * padded
-    hidden += member * total * padded
-    noise += member * noise_stride
+    stream, first, count = _stream(LABELED, UNLABELED, CLEAN)
+    start = member * (LABELED + UNLABELED + CLEAN) * padded
+    inside = (rows < count)[:, None] & real[None, :]
+    tile = _load(projected + start, first, rows, units, padded, inside)
+    draw = _load(noise + member * noise_stride, first, rows, units, width, inside & (stream < 2))
     deviation = tl.load(settings + member * settings_stride)
     scale, shift = _scale_and_shift(gamma, beta, member * vector_stride + units, real, GAMMA, BETA, UNITS)
-    for stream in tl.static_range(3):
-        first = 0 if stream == 0 else (LABELED if stream == 1 else LABELED + UNLABELED)
-        count = LABELED if stream == 0 else (UNLABELED if stream == 1 else CLEAN)
-        if count > 0:
-            inside = (rows < count)[:, None] & real[None, :]
-            latent, _, _ = _normalize(_load(projected, first, rows, units, padded, inside), inside, count)
-            if stream < 2:
-                latent += deviation * _load(noise, first, rows, units, width, inside)
-            h = activate(scale[None, :] * (latent + shift[None, :]), ACTIVATION)
-            written = (rows < count)[:, None] & there[None, :]
-            _store(hidden, first, rows, units, padded, tl.where(inside, h, 0.0), written)
+    normalized = _normalize(tile, inside, count, statistics + (member * 3 + stream) * 2 * padded + units, padded, there)
+    h = activate(scale[None, :] * (normalized + deviation * draw + shift[None, :]), ACTIVATION)
+    written = (rows < count)[:, None] & there[None, :]
+    _store(hidden + start, first, rows, units, padded, tl.where(inside, h, 0.0), written)
 
 
 @triton.jit(do_not_specialize=STRIDES)
 def climb_back_kernel(
-    projected, noise, settings, beta, gamma, from_hidden, from_corrupted, from_clean, from_statistics,
+    projected, noise, settings, beta, gamma, statistics, from_hidden, from_latents, from_statistics,
     to_projected, to_beta, to_gamma,
-    noise_stride, settings_stride, vector_stride, from_hidden_rows, width, padded,
+    noise_stride, settings_stride, vector_stride, share_stride, from_hidden_rows, width, padded,
     LABELED: tl.constexpr, UNLABELED: tl.constexpr, CLEAN: tl.constexpr,
     ACTIVATION: tl.constexpr, BETA: tl.constexpr, GAMMA: tl.constexpr,
     DENOISED: tl.constexpr, COSTED: tl.constexpr, CLEAN_ABOVE: tl.constexpr,
     ROWS: tl.constexpr, UNITS: tl.constexpr,
 ):  # fmt: skip
-    """Back through `climb_kernel`, with what the decoder and the cost of this level ask of z̃, z, μ and σ."""
+    """Back through `climb_kernel`, with what the decoder and the cost of this level ask of z̃, z, μ and σ.
+
+    Each stream leaves its own share of what is asked of γ and β.
+    """
     member, rows, units, real, there = _place(width, padded, ROWS, UNITS)
-    total = LABELED + UNLABELED + CLEAN
-    projected += member * total * padded
-    to_projected += member * total * padded
-    from_hidden += member * from_hidden_rows * padded
-    noise += member * noise_stride
+    stream, first, count = _stream(LABELED, UNLABELED, CLEAN)
+    start = member * (LABELED + UNLABELED + CLEAN) * padded
+    inside = (rows < count)[:, None] & real[None, :]
+    clean = stream == 2
+    tile = _load(projected + start, first, rows, units, padded, inside)
+    draw = _load(noise + member * noise_stride, first, rows, units, width, inside & (stream < 2))
+    asked = inside if CLEAN_ABOVE else inside & (stream < 2)
+    gradient = _load(from_hidden + member * from_hidden_rows * padded, first, rows, units, padded, asked)
+    direct = tl.zeros([ROWS, UNITS], tl.float32)
+    to_mean = tl.zeros([UNITS], tl.float32)
+    to_spread = tl.zeros([UNITS], tl.float32)
+    if DENOISED:
+        asked = inside & (stream > 0) if COSTED else inside & (stream == 1)
+        latents = from_latents + member * (UNLABELED + CLEAN) * padded
+        direct += _load(latents, first - LABELED, rows, units, padded, asked)
+    if COSTED:
+        asking = from_statistics + member * 2 * padded + units
+        to_mean += tl.load(asking, mask=real & clean, other=0.0)
+        to_spread += tl.load(asking + padded, mask=real & clean, other=0.0)
+    mean, inverse = _statistics(statistics + (member * 3 + stream) * 2 * padded + units, padded, real)
     deviation = tl.load(settings + member * settings_stride)
     scale, shift = _scale_and_shift(gamma, beta, member * vector_stride + units, real, GAMMA, BETA, UNITS)
-    shift_gradient = tl.zeros([UNITS], tl.float32)
-    scale_gradient = tl.zeros([UNITS], tl.float32)
-    for stream in tl.static_range(3):
-        first = 0 if stream == 0 else (LABELED if stream == 1 else LABELED + UNLABELED)
-        count = LABELED if stream == 0 else (UNLABELED if stream == 1 else CLEAN)
-        if count > 0:
-            inside = (rows < count)[:, None] & real[None, :]
-            tile = _load(projected, first, rows, units, padded, inside)
-            normalized, _, inverse = _normalize(tile, inside, count)
-            latent = normalized
-            if stream < 2:
-                latent += deviation * _load(noise, first, rows, units, width, inside)
-            to_latent = tl.zeros([ROWS, UNITS], tl.float32)
-            if (stream < 2) or CLEAN_ABOVE:
-                shifted = latent + shift[None, :]
-                gradient = _load(from_hidden, first, rows, units, padded, inside)
-                gradient *= slope(scale[None, :] * shifted, ACTIVATION)
-                to_latent = gradient * scale[None, :]
-                if GAMMA:
-                    scale_gradient += tl.sum(gradient * shifted, 0)
-                if BETA:
-                    shift_gradient += tl.sum(to_latent, 0)
-            if (stream == 1) and DENOISED:
-                to_latent += _load(from_corrupted + member * UNLABELED * padded, 0, rows, units, padded, inside)
-            if (stream == 2) and COSTED:
-                to_latent += _load(from_clean + member * UNLABELED * padded, 0, rows, units, padded, inside)
-            result = _normalize_back(to_latent, normalized, inverse, count)
-            if (stream == 2) and COSTED:
-                to_mean = tl.load(from_statistics + member * 2 * padded + units, mask=real, other=0.0)
-                to_spread = tl.load(from_statistics + (member * 2 + 1) * padded + units, mask=real, other=0.0)
-                result += (to_mean / count)[None, :] + (to_spread / count)[None, :] * normalized
-            _store(to_projected, first, rows, units, padded, result, (rows < count)[:, None] & there[None, :])
-    if BETA:
-        tl.store(to_beta + member * vector_stride + units, shift_gradient, mask=there)
+
+    normalized = _normalized(tile, inside, mean, inverse)
+    shifted = normalized + deviation * draw + shift[None, :]
+    gradient *= slope(scale[None, :] * shifted, ACTIVATION)
+    share = stream * share_stride + member * vector_stride + units
     if GAMMA:
-        tl.store(to_gamma + member * vector_stride + units, scale_gradient, mask=there)
+        tl.store(to_gamma + share, tl.sum(gradient * shifted, 0), mask=there)
+    gradient *= scale[None, :]
+    if BETA:
+        tl.store(to_beta + share, tl.sum(gradient, 0), mask=there)
+    result = _normalize_back(gradient + direct, normalized, inverse, count)
+    if COSTED:
+        result += (to_mean / count)[None, :] + (to_spread / count)[None, :] * normalized
+    _store(to_projected + start, first, rows, units, padded, result, (rows < count)[:, None] & there[None, :])
 
 
 @triton.jit
 def _latents(
-    projected, examples, unlabeled_rows, noise, settings, member,
-    noise_stride, settings_stride, rows, units, inside, width, padded,
+    projected, statistics, examples, unlabeled_rows, noise, settings, member,
+    noise_stride, settings_stride, rows, units, real, inside, width, padded,
     LABELED: tl.constexpr, UNLABELED: tl.constexpr, CLEAN: tl.constexpr, INPUT: tl.constexpr, COSTED: tl.constexpr,
 ):  # fmt: skip
     """z̃ of the unlabelled rows, and where the level has a cost z of the clean ones with its μ and 1/σ."""
+    draw = _load(noise + member * noise_stride, LABELED, rows, units, width, inside)
+    draw *= tl.load(settings + member * settings_stride)
     mean = tl.zeros_like(units).to(tl.float32)
     inverse = mean + 1.0
     if INPUT:
         number = tl.load(unlabeled_rows + member * UNLABELED + rows, mask=rows < UNLABELED, other=0)
-        clean_latent = tl.load(examples + number[:, None] * width + units[None, :], mask=inside, other=0.0)
-        corrupted = clean_latent
+        corrupted = tl.load(examples + number[:, None] * width + units[None, :], mask=inside, other=0.0)
+        clean = corrupted
     else:
         projected += member * (LABELED + UNLABELED + CLEAN) * padded
-        corrupted, _, _ = _normalize(_load(projected, LABELED, rows, units, padded, inside), inside, UNLABELED)
-        clean_latent = corrupted
+        statistics += member * 6 * padded + units
+        corrupted = _load(projected, LABELED, rows, units, padded, inside)
+        own_mean, own_inverse = _statistics(statistics + 2 * padded, padded, real)
+        corrupted = _normalized(corrupted, inside, own_mean, own_inverse)
+        clean = corrupted
         if COSTED:
-            tile = _load(projected, LABELED + UNLABELED, rows, units, padded, inside)
-            clean_latent, mean, inverse = _normalize(tile, inside, UNLABELED)
-    draw = _load(noise + member * noise_stride, LABELED, rows, units, width, inside)
-    return corrupted + tl.load(settings + member * settings_stride) * draw, clean_latent, mean, inverse
+            clean = _load(projected, LABELED + UNLABELED, rows, units, padded, inside)
+            mean, inverse = _statistics(statistics + 4 * padded, padded, real)
+            clean = _normalized(clean, inside, mean, inverse)
+    return corrupted + draw, clean, mean, inverse
 
 
 @triton.jit(do_not_specialize=STRIDES)
 def descend_kernel(
-    signal, projected, examples, unlabeled_rows, noise, settings, denoiser, denoised, cost,
+    signal, projected, statistics, examples, unlabeled_rows, noise, settings, denoiser,
+    denoised, signal_statistics, cost,
     noise_stride, settings_stride, vector_stride, cost_stride, width, padded,
     LABELED: tl.constexpr, UNLABELED: tl.constexpr, CLEAN: tl.constexpr,
     DENOISER: tl.constexpr, INPUT: tl.constexpr, COSTED: tl.constexpr, LOWEST: tl.constexpr,
@@ -212,26 +233,29 @@ def descend_kernel(
     """ẑ = g(z̃, N(v)), and this program's share of ‖z - (ẑ - μ)/σ‖²."""
     member, rows, units, real, there = _place(width, padded, ROWS, UNITS)
     inside = (rows < UNLABELED)[:, None] & real[None, :]
-    corrupted, clean_latent, mean, inverse = _latents(
-        projected, examples, unlabeled_rows, noise, settings, member,
-        noise_stride, settings_stride, rows, units, inside, width, padded, LABELED, UNLABELED, CLEAN, INPUT, COSTED,
+    above = _load(signal + member * UNLABELED * padded, 0, rows, units, padded, inside)
+    corrupted, clean, mean, inverse = _latents(
+        projected, statistics, examples, unlabeled_rows, noise, settings, member, noise_stride, settings_stride,
+        rows, units, real, inside, width, padded, LABELED, UNLABELED, CLEAN, INPUT, COSTED,
     )  # fmt: skip
-    tile = _load(signal + member * UNLABELED * padded, 0, rows, units, padded, inside)
-    above, _, _ = _normalize(tile, inside, UNLABELED)
-    estimate = denoise(corrupted, above, denoiser + member * vector_stride, padded, units, real, DENOISER)
+    a = parameters_of(denoiser + member * vector_stride, padded, units, real, DENOISER)
+
+    above = _normalize(above, inside, UNLABELED, signal_statistics + member * 2 * padded + units, padded, there)
+    estimate = denoise(corrupted, above, a, DENOISER)
     if not LOWEST:
         written = (rows < UNLABELED)[:, None] & there[None, :]
         _store(denoised + member * UNLABELED * padded, 0, rows, units, padded, tl.where(inside, estimate, 0.0), written)
     if COSTED:
-        difference = clean_latent - (estimate - mean[None, :]) * inverse[None, :]
+        difference = clean - (estimate - mean[None, :]) * inverse[None, :]
         difference = tl.where(inside, difference, 0.0)
         tl.store(cost + member * cost_stride + tl.program_id(1), tl.sum(difference * difference))
 
 
 @triton.jit(do_not_specialize=STRIDES)
 def descend_back_kernel(
-    signal, projected, examples, unlabeled_rows, noise, settings, denoiser, from_denoised,
-    to_signal, to_corrupted, to_clean, to_statistics, to_denoiser,
+    signal, signal_statistics, projected, statistics, examples, unlabeled_rows, noise, settings, denoiser,
+    from_denoised,
+    to_signal, to_latents, to_statistics, to_denoiser,
     noise_stride, settings_stride, vector_stride, weight_place, width, padded,
     LABELED: tl.constexpr, UNLABELED: tl.constexpr, CLEAN: tl.constexpr,
     DENOISER: tl.constexpr, INPUT: tl.constexpr, COSTED: tl.constexpr, LOWEST: tl.constexpr,
@@ -241,33 +265,35 @@ def descend_back_kernel(
     member, rows, units, real, there = _place(width, padded, ROWS, UNITS)
     inside = (rows < UNLABELED)[:, None] & real[None, :]
     written = (rows < UNLABELED)[:, None] & there[None, :]
-    corrupted, clean_latent, mean, inverse = _latents(
-        projected, examples, unlabeled_rows, noise, settings, member,
-        noise_stride, settings_stride, rows, units, inside, width, padded, LABELED, UNLABELED, CLEAN, INPUT, COSTED,
+    above = _load(signal + member * UNLABELED * padded, 0, rows, units, padded, inside)
+    corrupted, clean, mean, inverse = _latents(
+        projected, statistics, examples, unlabeled_rows, noise, settings, member, noise_stride, settings_stride,
+        rows, units, real, inside, width, padded, LABELED, UNLABELED, CLEAN, INPUT, COSTED,
     )  # fmt: skip
     offset = member * UNLABELED * padded
-    above, _, signal_inverse = _normalize(_load(signal + offset, 0, rows, units, padded, inside), inside, UNLABELED)
-    parameters = denoiser + member * vector_stride
     gradient = tl.zeros([ROWS, UNITS], tl.float32)
     if not LOWEST:
         gradient += _load(from_denoised + offset, 0, rows, units, padded, inside)
+    a = parameters_of(denoiser + member * vector_stride, padded, units, real, DENOISER)
+    weight = tl.load(settings + member * settings_stride + weight_place) * 2 / UNLABELED / width
+    signal_mean, signal_inverse = _statistics(signal_statistics + member * 2 * padded + units, padded, real)
+
+    above = _normalized(above, inside, signal_mean, signal_inverse)
+    latents = to_latents + member * (UNLABELED + CLEAN) * padded
     if COSTED:
-        estimate = denoise(corrupted, above, parameters, padded, units, real, DENOISER)
+        estimate = denoise(corrupted, above, a, DENOISER)
         scaled = (estimate - mean[None, :]) * inverse[None, :]
-        weight = tl.load(settings + member * settings_stride + weight_place) * 2 / UNLABELED / width
-        difference = tl.where(inside, clean_latent - scaled, 0.0) * weight
+        difference = tl.where(inside, clean - scaled, 0.0) * weight
         gradient -= difference * inverse[None, :]
         if not INPUT:
-            _store(to_clean + offset, 0, rows, units, padded, difference, written)
-            statistics = to_statistics + member * 2 * padded + units
+            _store(latents, UNLABELED, rows, units, padded, difference, written)
+            asking = to_statistics + member * 2 * padded + units
             total, along = sums(difference, difference * scaled)
-            tl.store(statistics, total * inverse, mask=there)
-            tl.store(statistics + padded, along * inverse, mask=there)
+            tl.store(asking, total * inverse, mask=there)
+            tl.store(asking + padded, along * inverse, mask=there)
     to_parameters = to_denoiser + member * vector_stride
-    to_above, through = denoise_back(
-        gradient, corrupted, above, parameters, to_parameters, padded, units, real, there, DENOISER
-    )
+    to_above, through = denoise_back(gradient, corrupted, above, a, to_parameters, padded, units, there, DENOISER)
     if not INPUT:
-        _store(to_corrupted + offset, 0, rows, units, padded, through, written)
+        _store(latents, 0, rows, units, padded, through, written)
     result = _normalize_back(to_above, above, signal_inverse, UNLABELED)
     _store(to_signal + offset, 0, rows, units, padded, result, written)

@@ -26,14 +26,15 @@ def sums(a, b):
 
 
 @triton.jit
-def _add_five(a, b, c, d, e, v, w, x, y, z):
-    return a + v, b + w, c + x, d + y, e + z
+def _add_ten(a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, b0, b1, b2, b3, b4, b5, b6, b7, b8, b9):
+    return a0 + b0, a1 + b1, a2 + b2, a3 + b3, a4 + b4, a5 + b5, a6 + b6, a7 + b7, a8 + b8, a9 + b9
 
 
 @triton.jit
-def five_sums(a, b, c, d, e):
-    """Of five tiles."""
+def ten_sums(a, b, c, d, e, f, g, h, i, j):
+    """Of ten tiles."""
     if TOGETHER:
-        return tl.reduce((a, b, c, d, e), 0, _add_five)
+        return tl.reduce((a, b, c, d, e, f, g, h, i, j), 0, _add_ten)
     else:
-        return tl.sum(a, 0), tl.sum(b, 0), tl.sum(c, 0), tl.sum(d, 0), tl.sum(e, 0)
+        first = tl.sum(a, 0), tl.sum(b, 0), tl.sum(c, 0), tl.sum(d, 0), tl.sum(e, 0)
+        return *first, tl.sum(f, 0), tl.sum(g, 0), tl.sum(h, 0), tl.sum(i, 0), tl.sum(j, 0)
