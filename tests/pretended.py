@@ -48,7 +48,7 @@ class Machine:
         monkeypatch.setattr(torch.cuda, "default_stream", lambda _: self.main)
         monkeypatch.setattr(torch.cuda, "current_stream", lambda _: self.current[-1])
 
-    def new_lane(self, *_: object) -> Lane:
+    def new_lane(self, *_: object, **__: object) -> Lane:
         self.lanes.append(Lane())
         return self.lanes[-1]
 

@@ -25,6 +25,7 @@ from tikas.training.captured import CapturedFleet, SideBySide
 from tikas.training.fit import fit
 from tikas.training.fleet import Fleet
 from tikas.training.keeping import Folder, Keeping
+from tikas.training.lanes import Lane
 from tikas.training.loop import Progress, Trained
 from tikas.training.recipe import Recipe
 
@@ -100,6 +101,22 @@ def test_products_in_bf16_stay_close_to_exact_ones() -> None:
     fast, _ = trained(FusedFleet, [3, 4, 5])
     exact, _ = trained(FusedFleet, [3, 4, 5], dtype=torch.float32)
     torch.testing.assert_close(fast, exact, rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("seeds", [[3], [3, 4, 5, 6, 7]], ids=["alone", "in company"])
+def test_what_matrices_learn_beside_an_update_is_what_they_learn_in_turn(
+    seeds: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To the last bit: nothing reads or writes what a kernel on another stream still works with."""
+    from tikas.training import fused
+
+    recipe = replace(RECIPE, network=Recipe().network)
+    costs, ladders = trained(fused.FusedFleet, seeds, recipe, (784,))
+    monkeypatch.setattr(fused, "Lane", lambda *_, **__: Lane(torch.device("cpu")))  # which has no stream of its own
+    costs_in_turn, ladders_in_turn = trained(fused.FusedFleet, seeds, recipe, (784,))
+    assert torch.equal(costs, costs_in_turn)
+    for one, other in zip(ladders, ladders_in_turn, strict=True):
+        assert all(torch.equal(*pair) for pair in zip(one.parameters(), other.parameters(), strict=True))
 
 
 @pytest.mark.parametrize("recipe", [IMAGES, PRODUCTS], ids=["convolutions", "products"])

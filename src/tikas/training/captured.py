@@ -1,6 +1,6 @@
 """A fleet on a GPU: a block of updates is captured once as a CUDA graph, and replayed."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from threading import Lock
 from typing import Any
@@ -109,15 +109,13 @@ class CapturedFleet(Fleet):
         lane.wait_stream(here)
         try:
             with torch.cuda.stream(lane):
-                for place in range(min(4, self.streams.block)):  # after four, tensors are aligned as they were before
-                    self.update_in_place(place)
+                self.update_in_places(range(min(4, self.streams.block)))  # then tensors are aligned as they were before
         finally:  # after Ctrl-C too: what comes next reads and frees what that stream writes
             here.wait_stream(lane)
         graph = torch.cuda.CUDAGraph()
         # Other threads may train on other GPUs meanwhile; what they do is none of this capture's business.
         with _capturing, torch.cuda.graph(graph, stream=lane, capture_error_mode="thread_local"):
-            for place in range(self.streams.block):
-                self.update_in_place(place)
+            self.update_in_places(range(self.streams.block))
         return graph
 
     def _lane(self, here: torch.cuda.Stream) -> torch.cuda.Stream:
@@ -125,8 +123,14 @@ class CapturedFleet(Fleet):
 
         Never the one stream that torch would capture all graphs of a process on. It belongs to one GPU, and products
         captured on the same stream share their scratch memory: replayed side by side they would write over each other.
+        It is more urgent than any stream beside it (see `tikas.training.lanes`).
         """
-        return torch.cuda.Stream(self.device) if here == torch.cuda.default_stream(self.device) else here
+        return torch.cuda.Stream(self.device, priority=-2) if here == torch.cuda.default_stream(self.device) else here
+
+    def update_in_places(self, places: Iterable[int]) -> None:
+        """Take a step for each of these places; after the last one nothing is under way on another stream."""
+        for place in places:
+            self.update_in_place(place)
 
     def update_in_place(self, place: int) -> None:
         """Take one step with the rows, the noise and the rate at this place of the block, and record its costs."""

@@ -3,7 +3,8 @@
 What autograd and a compiler would make of `tikas.model.ladder` is bound by memory: chains of small kernels that read
 and write every latent a dozen times. Here the products are bf16 (accumulated in float32), each level's chain is one
 kernel, and the way back is written out. Parameters stay in float32; the optimiser writes the bf16 copies that the
-products read. `tests/test_fused.py` holds costs and weights against the plain ladder's.
+products read. What a matrix learns it learns on a stream of its own, beside the way back through the levels that
+follow. `tests/test_fused.py` holds costs and weights against the plain ladder's.
 
 Widths are padded to whole sixteen bytes, which is what quick products need. Padding units have zero weights both ways,
 every kernel leaves them zero, and so they enter no cost, no statistic and no gradient.
@@ -11,7 +12,7 @@ every kernel leaves them zero, and so they enter no cost, no statistic and no gr
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -32,6 +33,7 @@ from tikas.training.kernels.levels import (
     gather_kernel,
 )
 from tikas.training.kernels.top import top_back_kernel, top_kernel
+from tikas.training.lanes import Lane
 from tikas.training.storage import FleetParameters, Storage
 from tikas.training.workspace import Level, activation_number, allocate, denoiser_number, levels_of
 
@@ -90,7 +92,9 @@ class FusedFleet(CapturedFleet):
         self.settings = torch.cat([torch.tensor(noises), torch.tensor(weights)], 1).to(self.device)
         self.noise = streams.noise.view(self.members, streams.block, -1)
         allocate(self.levels, self.members, self.labeled, dtype, self.device)
+        self.inputs = [self.levels[0]["hidden"], torch.zeros_like(self.levels[0]["hidden"])]
         self._place_costs()
+        self._upward, self._downward = Lane(self.device, urgency=1), Lane(self.device)
 
     def disband(self) -> list[Ladder]:
         return self.parameters.ladders()
@@ -136,12 +140,20 @@ class FusedFleet(CapturedFleet):
     # The update
 
     def update_in_place(self, place: int) -> None:
-        """Take one step with the rows and the noise at this place of the block, and record its costs."""
+        """Take one step with the rows and the noise at this place of the block, and record its costs.
+
+        The matrices of the way down may still be learning from the update before until they are needed.
+        """
         top = self.levels[-1]
-        self._gather(place)
+        if place == 0:
+            self._gather(place)
         for level in self.levels[1:]:
             self._climb(level, place)
         self._top(place)
+        if place + 1 < self.streams.block:
+            with self._upward.beside():
+                self._gather(place + 1)
+        self._downward.join()
         descent = [level for level in reversed(self.levels) if level.denoised]
         for level in descent:
             self._descend(level, place)
@@ -156,9 +168,17 @@ class FusedFleet(CapturedFleet):
         for level in reversed(self.levels[1:]):
             self._climb_back(level, place)
         self._step(self.parameters.vectors, place)
+        self._upward.join()
+
+    def update_in_places(self, places: Iterable[int]) -> None:
+        try:
+            super().update_in_places(places)
+        finally:  # after Ctrl-C too
+            self._upward.join()
+            self._downward.join()
 
     def _gather(self, place: int) -> None:
-        level, hidden = self.levels[0], self.levels[0]["hidden"]
+        level, hidden = self.levels[0], self._hidden(self.levels[0], place)
         rows = hidden.shape[1]
         gather_kernel[(self.members, rows)](
             self.rows, self.labeled_rows[place], self.unlabeled_rows[place], self._noise(level, place),
@@ -170,7 +190,7 @@ class FusedFleet(CapturedFleet):
     def _climb(self, level: Level, place: int) -> None:
         below = self.levels[level.number - 1]
         weight = self._copy(f"rungs.{level.number}.weight")
-        hidden = below["hidden"][:, : level["projected"].shape[1]]
+        hidden = self._hidden(below, place)[:, : level["projected"].shape[1]]
         torch.bmm(hidden, weight.mT, out=level["projected"])
         climb_kernel[(*self._grid(level), self._streams(level))](
             level["projected"], self._noise(level, place), self.settings[:, level.number :],
@@ -205,7 +225,7 @@ class FusedFleet(CapturedFleet):
         if not level.lowest:
             below, name = self.levels[level.number - 1], f"rungs.{level.number}.back.weight"
             torch.bmm(below["to_signal"], self._copy(name), out=level["to_denoised"])
-            self._learn(name, below["to_signal"], level["denoised"], place)
+            self._learn(name, below["to_signal"], level["denoised"], place, self._downward)
         descend_back_kernel[self._grid(level, back=True)](
             level["signal"], level["signal_statistics"], *self._latents(level, place),
             self._denoiser(level, self.parameters.vectors.values), level["to_denoised"], level["to_signal"],
@@ -231,14 +251,15 @@ class FusedFleet(CapturedFleet):
         name, below = f"rungs.{level.number}.weight", self.levels[level.number - 1]
         if below.number:
             torch.bmm(level["to_projected"], self._copy(name), out=below["to_hidden"])
-        rows = below["hidden"][:, : level["to_projected"].shape[1]]
-        self._learn(name, level["to_projected"], rows, place)
+        rows = self._hidden(below, place)[:, : level["to_projected"].shape[1]]
+        self._learn(name, level["to_projected"], rows, place, self._upward)
 
-    def _learn(self, name: str, one: Tensor, other: Tensor, place: int) -> None:
-        """A step of a matrix whose gradient is oneᵀ·other."""
+    def _learn(self, name: str, one: Tensor, other: Tensor, place: int, lane: Lane) -> None:
+        """A step of a matrix whose gradient is oneᵀ·other, beside what comes next."""
         matrices = self.parameters.matrices
-        torch.bmm(one.mT, other, out=matrices.view(matrices.gradients[0], name))
-        self._step(matrices, place, matrices.place(name))
+        with lane.beside():
+            torch.bmm(one.mT, other, out=matrices.view(matrices.gradients[0], name))
+            self._step(matrices, place, matrices.place(name))
 
     def _step(self, storage: Storage, place: int, parameters: slice = slice(None)) -> None:
         values, gradients, means, squares, copies = (buffer[..., parameters] for buffer in storage.buffers)
@@ -250,6 +271,10 @@ class FusedFleet(CapturedFleet):
 
     def _copy(self, name: str) -> Tensor:
         return self.parameters.matrices.view(self.parameters.matrices.copies, name)
+
+    def _hidden(self, level: Level, place: int) -> Tensor:
+        """What a level hands on; of the input there are two, for an update and the one after it."""
+        return level["hidden"] if level.number else self.inputs[place % 2]
 
     # What kernels are told
 
