@@ -72,7 +72,7 @@ class FusedFleet(CapturedFleet):
     ladders, streams
         As for `Fleet`; `can_be_fused` says of which.
     dtype
-        Of the products and of what is stored between them.
+        Of the products, of the noise and of what is stored between kernels.
     """
 
     def __init__(self, ladders: Sequence[Ladder], streams: Streams, dtype: torch.dtype = torch.bfloat16) -> None:
@@ -90,6 +90,7 @@ class FusedFleet(CapturedFleet):
         noises = [[float(rung.noise) for rung in ladder.rungs] for ladder in ladders]
         weights = [[float(rung.cost) for rung in ladder.rungs] for ladder in ladders]
         self.settings = torch.cat([torch.tensor(noises), torch.tensor(weights)], 1).to(self.device)
+        streams.noise = streams.noise.to(dtype)
         self.noise = streams.noise.view(self.members, streams.block, -1)
         allocate(self.levels, self.members, self.labeled, dtype, self.device)
         self.inputs = [self.levels[0]["hidden"], torch.zeros_like(self.levels[0]["hidden"])]

@@ -22,7 +22,7 @@ class Storage:
     members
         How many rows the matrix has.
     dtype
-        Of the gradients, and of the copies that products read.
+        Of the gradients, of Adam's means of them, and of the copies that products read.
     shares
         In how many places a gradient is left, to be summed.
 
@@ -57,8 +57,9 @@ class Storage:
         for name, (rows, columns) in shapes.items():
             self._offsets[name] = self.size
             self.size += rows * columns
-        self.values, self.means, self.squares = (torch.zeros(members, self.size, device=device) for _ in range(3))
-        self.copies = self.values if dtype == self.values.dtype else self.values.to(dtype)
+        self.values, self.squares = (torch.zeros(members, self.size, device=device) for _ in range(2))
+        self.means = torch.zeros(members, self.size, dtype=dtype, device=device)
+        self.copies = self.values if dtype == self.values.dtype else torch.zeros_like(self.means)
         self.gradients = torch.zeros(shares, members, self.size, dtype=dtype, device=device)
 
     def __contains__(self, name: str) -> bool:
