@@ -64,8 +64,8 @@ class Interpreted(FusedFleet):
         return self.read_costs(torch.cat(recorded))
 
 
-def fleet_of(kind: type[Fleet], name: str, updates: int = 2) -> Fleet:
-    """With as many updates an epoch."""
+def fleet_of(kind: type[Fleet], name: str, updates: int = 2, dtype: torch.dtype = torch.float32) -> Fleet:
+    """With as many updates an epoch; of products in this type where they are written out."""
     recipe, seeds = RECIPES[name], [0, 1, 2] if name == "members" else [0]
     draw = torch.Generator().manual_seed(0)
     rows = torch.rand(14 * updates, 13, generator=draw)
@@ -84,7 +84,7 @@ def fleet_of(kind: type[Fleet], name: str, updates: int = 2) -> Fleet:
         ladders.append(ladder)
     splits = [split(classes.numpy(), 9 * updates, seed=seed) for seed in seeds]
     streams = Streams(examples, splits, seeds, ladders[0].shapes, 14, 9, most_in_block=2, denoising=any(recipe.costs))
-    return kind(ladders, streams, **({"dtype": torch.float32} if kind is Interpreted else {}))
+    return kind(ladders, streams, **({"dtype": dtype} if kind is Interpreted else {}))
 
 
 def first_gradients(fleet: Fleet) -> dict[str, Tensor]:
@@ -119,11 +119,12 @@ def compare(name: str) -> tuple[float, float]:
     return float(((costs[1] - costs[0]).abs() / (costs[0].abs() + 1e-3)).max()), worst
 
 
-def goes_on(name: str) -> bool:
+def goes_on(name: str, dtype: torch.dtype = torch.float32) -> bool:
     """Whether a fleet that goes on from a snapshot makes the very updates of one that was never stopped."""
-    one, other = (fleet_of(Interpreted, name, updates=1) for _ in "ab")
+    one, other = (fleet_of(Interpreted, name, 1, dtype) for _ in "ab")
     rates = torch.full((one.streams.updates,), 0.01, dtype=torch.float64)
     one.train_epoch(rates)
+    one.parameters.renew_copies()  # which kernels round as torch does on a GPU, but not where they are interpreted
     other.go_on_from(one.snapshot(), updates=len(rates))
     same_costs = torch.equal(one.train_epoch(rates), other.train_epoch(rates))
     plain = fleet_of(Fleet, name, updates=1)
@@ -134,6 +135,16 @@ def goes_on(name: str) -> bool:
         for kind in ("matrices", "vectors")
         for buffer in ("values", "means", "squares", "copies")
     )
+
+
+def heeds_every_rate(name: str) -> bool:
+    """Whether the second of two updates, whose rate is zero, changes nothing, as in the plain fleet."""
+    costs = []
+    for kind in (Fleet, Interpreted):
+        fleet = fleet_of(kind, name)
+        fleet.train_epoch(torch.tensor([0.05, 0.0], dtype=torch.float64))
+        costs.append(fleet.train_epoch(torch.zeros(2, dtype=torch.float64)).view(2, fleet.members, -1))
+    return torch.allclose(*costs, rtol=1e-3)
 
 
 def tells_of_damage(name: str) -> bool:
@@ -164,6 +175,8 @@ if __name__ == "__main__":
     for case in sys.argv[1:]:
         print(case, *compare(case))
     told = [goes_on(case) for case in ("members", "gamma") if case in sys.argv]
+    told += [goes_on(case, torch.bfloat16) for case in ("members",) if case in sys.argv]
+    told += [heeds_every_rate(case) for case in ("members",) if case in sys.argv]
     told += [trains(case) for case in ("members",) if case in sys.argv]
     told += [tells_of_damage(case) for case in ("baseline", "tanh", "gelu", "leaky_relu") if case in sys.argv]
     print(*told, file=sys.stderr)

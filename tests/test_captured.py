@@ -146,6 +146,47 @@ def test_no_tensor_is_aligned_in_a_capture_as_none_was_before_it(monkeypatch):
 
 
 @pytest.mark.usefixtures("machine")
+def test_no_kernel_meets_an_alignment_in_a_capture_that_it_had_not_met_before(monkeypatch):
+    """Noise has two bytes a value, and an odd number of them in an update."""
+    pytest.importorskip("triton", reason="Triton is not installed on this machine")
+    from triton.runtime.jit import JITFunction
+
+    from tikas.training.fused import FusedFleet
+
+    seen, graph = [set()], torch.cuda.graph
+
+    def note(kernel: JITFunction, *given: object, **_: object) -> None:
+        aligned = tuple(each.data_ptr() % 16 == 0 for each in given if isinstance(each, Tensor))
+        seen[-1].add((kernel.__name__, aligned))
+
+    monkeypatch.setattr(JITFunction, "run", note)
+    monkeypatch.setattr(torch.cuda, "graph", lambda *given, **named: seen.append(set()) or graph(*given, **named))
+    classes, ladder = torch.arange(200) % 2, build_ladder(DENSE, (7,), 2, seed=0)
+    examples, splits = Examples(torch.rand(200, 7), classes, 2), [split(classes.numpy(), 9)]
+    fleet = FusedFleet([ladder], Streams(examples, splits, [0], ladder.shapes, 20, 9, most_in_block=10))
+    assert fleet.noise.shape[-1] % 2
+    fleet.train_epoch(rates_of(fleet, own=False))
+    before, in_capture, *_ = seen
+    assert len(in_capture) > 8
+    assert in_capture <= before
+
+
+@pytest.mark.usefixtures("machine")
+def test_every_block_ends_with_nothing_under_way_beside_it(monkeypatch):
+    """Which is what `update_in_places` sees to, in warming up and in the capture."""
+    begun, update = [], CapturedFleet.update_in_places
+
+    def noting(fleet: CapturedFleet, places: range) -> None:
+        begun.append(places)
+        update(fleet, places)
+
+    monkeypatch.setattr(CapturedFleet, "update_in_places", noting)
+    fleet = fleet_of(CapturedFleet, DENSE, 1, block=3, compiled=False)
+    fleet.train_epoch(rates_of(fleet, own=False))
+    assert begun == [range(3), range(3)]
+
+
+@pytest.mark.usefixtures("machine")
 def test_threads_of_several_gpus_capture_one_after_the_other(monkeypatch):
     meeting, met = Barrier(2), []
 

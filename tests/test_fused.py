@@ -67,11 +67,16 @@ def test_costs_and_gradients_are_those_of_the_plain_fleet(case: str, farthest: d
 
 
 def test_a_fleet_goes_on_from_a_snapshot_as_if_nothing_had_been(interpreted: list[tuple[str, str]]) -> None:
-    assert interpreted[0][1].split()[:2] == ["True"] * 2
+    """In single precision with all costs and as the Γ-model, and in bf16."""
+    assert interpreted[0][1].split()[:3] == ["True"] * 3
+
+
+def test_every_update_is_made_at_its_own_rate(interpreted: list[tuple[str, str]]) -> None:
+    assert interpreted[0][1].split()[3] == "True"
 
 
 def test_fit_trains_by_written_out_updates_as_by_plain_ones(interpreted: list[tuple[str, str]]) -> None:
-    assert interpreted[0][1].split()[2:] == ["True"]
+    assert interpreted[0][1].split()[4:] == ["True"]
 
 
 def test_a_weight_that_is_no_number_shows_in_the_costs_whatever_the_activation(

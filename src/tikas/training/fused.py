@@ -26,6 +26,7 @@ from tikas.model.rungs import DenseRung
 from tikas.training.captured import CapturedFleet
 from tikas.training.kernels.adam import adam_kernel
 from tikas.training.kernels.levels import (
+    STREAMS,
     climb_back_kernel,
     climb_kernel,
     descend_back_kernel,
@@ -86,7 +87,8 @@ class FusedFleet(CapturedFleet):
         self.updates_done = 0
         self.denoiser = denoiser_number(self.template)
         self.levels = levels_of(self.template, self.unlabeled)
-        self.parameters = FleetParameters(ladders, [level.padded for level in self.levels], dtype, self.device)
+        widths = [level.padded for level in self.levels]
+        self.parameters = FleetParameters(ladders, widths, dtype, self.device, shares=STREAMS)
         noises = [[float(rung.noise) for rung in ladder.rungs] for ladder in ladders]
         weights = [[float(rung.cost) for rung in ladder.rungs] for ladder in ladders]
         self.settings = torch.cat([torch.tensor(noises), torch.tensor(weights)], 1).to(self.device)

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
+from threading import get_ident
 
 import torch
 
@@ -27,7 +29,7 @@ class Lane:
     """
 
     def __init__(self, device: torch.device, urgency: int = 0) -> None:
-        self._stream = torch.cuda.Stream(device, priority=-urgency) if device.type == "cuda" else None
+        self._stream = stream_of(device, urgency, get_ident()) if device.type == "cuda" else None
         self._busy = False
 
     @contextmanager
@@ -36,8 +38,8 @@ class Lane:
         if self._stream is None:
             yield
             return
-        self._busy = True
         self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))
+        self._busy = True
         with torch.cuda.stream(self._stream):
             yield
 
@@ -49,3 +51,12 @@ class Lane:
         if self._stream is not None and self._busy:
             torch.cuda.current_stream(self._stream.device).wait_stream(self._stream)
         self._busy = False
+
+
+@cache
+def stream_of(device: torch.device, urgency: int, thread: int) -> torch.cuda.Stream:  # noqa: ARG001
+    """The stream for such work of a thread, whose fleets train one after the other.
+
+    Products keep scratch memory for every stream that they ever ran on, tens of megabytes, so fleets share one.
+    """
+    return torch.cuda.Stream(device, priority=-urgency)

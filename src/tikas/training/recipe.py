@@ -75,7 +75,7 @@ class Recipe:
     """Which training rows the statistics for prediction come from; the paper's authors took the labelled ones."""
     precision: Precision = "fast"
     """Of the products: bf16 or TF32 on a GPU, and bf16 in long runs of dense ladders on a CPU that is quicker by it; or
-    exactly float32."""
+    exactly float32. Where a GPU's update is written out, also of the noise and of Adam's means."""
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "labeled_batch_size", "validation"):

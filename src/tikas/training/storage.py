@@ -8,9 +8,6 @@ from torch import Tensor
 from tikas.model.ladder import Ladder
 from tikas.training.fleet import stack, with_tensors
 
-STREAMS = 3
-"""Labelled, unlabelled and clean rows: each leaves its own share of what is asked of γ and β."""
-
 
 class Storage:
     """Parameters of all members as one matrix, a member a row; by name they are views into it.
@@ -90,7 +87,9 @@ class FleetParameters:
     padded
         The width of every level with its padding. Padding is zero, and stays so.
     dtype
-        Of the products.
+        Of the products, and of what `Storage` says of matrices.
+    shares
+        In how many places the gradient of a vector is left.
 
     Examples
     --------
@@ -104,7 +103,12 @@ class FleetParameters:
     """
 
     def __init__(
-        self, ladders: Sequence[Ladder], padded: Sequence[int], dtype: torch.dtype, device: torch.device
+        self,
+        ladders: Sequence[Ladder],
+        padded: Sequence[int],
+        dtype: torch.dtype,
+        device: torch.device,
+        shares: int = 1,
     ) -> None:
         self._ladders = ladders
         matrices, vectors = {}, {}
@@ -117,7 +121,7 @@ class FleetParameters:
                 else:
                     vectors[name] = (_as_matrix(parameter).shape[0], padded[level])
         self.matrices = Storage(matrices, len(ladders), dtype, device)
-        self.vectors = Storage(vectors, len(ladders), torch.float32, device, shares=STREAMS)
+        self.vectors = Storage(vectors, len(ladders), torch.float32, device, shares)
         for member, ladder in enumerate(ladders):
             for name, parameter in ladder.named_parameters():
                 self._of(member, name, parameter).copy_(_as_matrix(parameter.detach()))

@@ -13,6 +13,7 @@ from tikas.model.ladder import Ladder
 from tikas.model.rungs import ACTIVATIONS, Rung
 from tikas.training.kernels.activations import NUMBERS
 from tikas.training.kernels.denoisers import NUMBERS as DENOISER_NUMBERS
+from tikas.training.kernels.levels import STREAMS
 
 
 @dataclass
@@ -155,7 +156,7 @@ def allocate(levels: Sequence[Level], members: int, labeled: int, dtype: torch.d
         if level.number:
             level.tensors |= {
                 "projected": zeros(rows, width, dtype),
-                "statistics": zeros(3 * 2, width, torch.float32),  # μ and 1/σ of each stream
+                "statistics": zeros(STREAMS * 2, width, torch.float32),  # μ and 1/σ of each
                 "to_projected": zeros(rows, width, dtype),
             }
             rows_above = corrupted if level is top else corrupted + above.clean

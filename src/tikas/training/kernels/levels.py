@@ -1,6 +1,6 @@
 """The GPU kernels of a dense ladder's update: for every level one up, one down, and the way back through each.
 
-A program holds a few units of one member, with all rows of a batch, on the chip. So statistics, noise, activation and
+A program holds a few units of one member, with all rows of a stream, on the chip. So statistics, noise, activation and
 denoiser are one pass over memory, and the way back computes them again rather than reading what it would have stored:
 between kernels there are the products' inputs and outputs, and nothing else but the statistics, a few numbers for each
 unit. The units that pad a level (see `tikas.training.fused`) are loaded as zero and stored as zero everywhere.
@@ -17,6 +17,10 @@ from tikas.training.kernels.reductions import sums
 
 # mypy: disable-error-code="untyped-decorator,no-untyped-def,no-untyped-call"
 
+STREAMS = 3
+"""Labelled, corrupted and clean rows: each has statistics of its own, and asks for something of γ and β."""
+OF_ALL = tl.constexpr(2 * STREAMS)
+"""Statistics of a unit, μ and 1/σ of each stream."""
 STRIDES = ["width", "padded"]
 """Kept from the compiler on purpose. If it knew that rows are aligned it would load several units in one go and give
 each thread several columns; as it does not, a thread has one column, and most of a sum over rows stays inside it."""
@@ -133,7 +137,9 @@ def climb_kernel(
     draw = _load(noise + member * noise_stride, first, rows, units, width, inside & (stream < 2))
     deviation = tl.load(settings + member * settings_stride)
     scale, shift = _scale_and_shift(gamma, beta, member * vector_stride + units, real, GAMMA, BETA, UNITS)
-    normalized = _normalize(tile, inside, count, statistics + (member * 3 + stream) * 2 * padded + units, padded, there)
+    normalized = _normalize(
+        tile, inside, count, statistics + (member * OF_ALL + 2 * stream) * padded + units, padded, there
+    )
     h = activate(scale[None, :] * (normalized + deviation * draw + shift[None, :]), ACTIVATION)
     written = (rows < count)[:, None] & there[None, :]
     _store(hidden + start, first, rows, units, padded, tl.where(inside, h, 0.0), written)
@@ -173,7 +179,7 @@ def climb_back_kernel(
         asking = from_statistics + member * 2 * padded + units
         to_mean += tl.load(asking, mask=real & clean, other=0.0)
         to_spread += tl.load(asking + padded, mask=real & clean, other=0.0)
-    mean, inverse = _statistics(statistics + (member * 3 + stream) * 2 * padded + units, padded, real)
+    mean, inverse = _statistics(statistics + (member * OF_ALL + 2 * stream) * padded + units, padded, real)
     deviation = tl.load(settings + member * settings_stride)
     scale, shift = _scale_and_shift(gamma, beta, member * vector_stride + units, real, GAMMA, BETA, UNITS)
 
@@ -209,7 +215,7 @@ def _latents(
         clean = corrupted
     else:
         projected += member * (LABELED + UNLABELED + CLEAN) * padded
-        statistics += member * 6 * padded + units
+        statistics += member * OF_ALL * padded + units
         corrupted = _load(projected, LABELED, rows, units, padded, inside)
         own_mean, own_inverse = _statistics(statistics + 2 * padded, padded, real)
         corrupted = _normalized(corrupted, inside, own_mean, own_inverse)
