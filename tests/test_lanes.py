@@ -17,7 +17,7 @@ from torch import Tensor
 from tikas.data.splits import split
 from tikas.data.streams import Examples, Streams
 from tikas.training.building import build_ladder
-from tikas.training.lanes import Lane, stream_of
+from tikas.training.lanes import Lane, _stream_of
 from tikas.training.recipe import Recipe
 
 pytest.importorskip("triton", reason="Triton is not installed on this machine")
@@ -153,9 +153,9 @@ def observer(monkeypatch: pytest.MonkeyPatch) -> Iterator[Observer]:
     monkeypatch.setattr(torch.cuda, "stream", observer.on)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda _: observer.current[-1])
     monkeypatch.setattr(fused, "Lane", lambda _, urgency=0: Lane(torch.device("cuda"), urgency))
-    stream_of.cache_clear()
+    _stream_of.cache_clear()
     yield observer
-    stream_of.cache_clear()
+    _stream_of.cache_clear()
 
 
 def make_updates(observer: Observer, recipe: Recipe, block: int = 3, captures: int = 2) -> None:

@@ -29,7 +29,7 @@ class Lane:
     """
 
     def __init__(self, device: torch.device, urgency: int = 0) -> None:
-        self._stream = stream_of(device, urgency, get_ident()) if device.type == "cuda" else None
+        self._stream = _stream_of(device, urgency, get_ident()) if device.type == "cuda" else None
         self._busy = False
 
     @contextmanager
@@ -54,7 +54,7 @@ class Lane:
 
 
 @cache
-def stream_of(device: torch.device, urgency: int, thread: int) -> torch.cuda.Stream:  # noqa: ARG001
+def _stream_of(device: torch.device, urgency: int, thread: int) -> torch.cuda.Stream:  # noqa: ARG001
     """The stream for such work of a thread, whose fleets train one after the other.
 
     Products keep scratch memory for every stream that they ever ran on, tens of megabytes, so fleets share one.
