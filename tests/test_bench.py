@@ -319,7 +319,7 @@ def test_the_recorded_profiles_are_understood(name):
     profile = read_profile(RESULTS / name)
     groups = profile.groups()
     assert sum(groups.values()) == pytest.approx(profile.total)
-    assert groups["rest"] < 0.03 * profile.total
+    assert groups["rest"] < 0.05 * profile.total  # the start of an epoch, which may be one of few updates, is in it
     assert {"optimiser", "products", "noise"} < groups.keys()
 
 

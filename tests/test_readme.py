@@ -178,11 +178,58 @@ def test_the_figures_in_the_text_are_those_of_the_records() -> None:
         assert figure in PROSE
 
 
+def test_what_was_learnt_of_work_beside_updates_is_in_the_records() -> None:
+    page = " ".join((ROOT / "docs" / "engine.md").read_text().split())
+
+    def measured(what: str, members: int, **settings: object) -> dict[str, Any]:
+        """The first record of this, in turn unless it was beside."""
+        wanted = {"what": what, "members": members, **settings}
+        return next(record for record in records("lanes") if wanted.items() <= record.items())
+
+    def update(*which: Any, **settings: object) -> float:
+        return measured(*which, **settings)["replayed_update_us"]
+
+    def levels(*which: Any, **settings: object) -> float:
+        kernels = measured(*which, **settings)["kernels_us"].items()
+        return sum(us for name, us in kernels if name.startswith(("climb", "descend")))
+
+    def learning(what: str, **settings: object) -> float:
+        """Adam of forty seeds, with the products of gradients, which are some of all products, or are in it."""
+        kernels = measured(what, 40, lanes=0, **settings)["kernels_us"]
+        others = measured("learn", 40, lanes=0)["kernels_us"]["products"]
+        return kernels["learn"] if "learn" in kernels else kernels["slice"] + kernels["products"] - others
+
+    best = "64,64,32,3,4", "64,64,64,3,4"
+    later, at_once = (
+        update("split, sums together", 40, lanes=2, means_in_bf16=1, **more) for more in ({"deferred": 1}, {})
+    )
+    for figure in (
+        f"one seed {levels('learn', 1, lanes=0):.0f} µs an update instead of {levels('before', 1):.0f}",
+        f"taken together, {levels('now, in turn', 1):.0f} (",
+        f"it was {levels('now, in turn', 40):.0f} instead of {levels('before', 40):.0f}",
+        f"one seed took {update('split', 1, lanes=2):.0f} µs instead of {update('split', 1, lanes=0):.0f}",
+        *(
+            f"{name} {update('split, sums together', members, lanes=2):.0f} instead of "
+            f"{update('split, sums together', members, lanes=0):.0f}"
+            for name, members in (("four", 4), ("ten", 10))
+        ),
+        f"forty {update('split', 40, lanes=2):.0f} instead of {update('split', 40, lanes=0):.0f}",
+        "({:.0f} and {:.0f})".format(*(update("split", 40, lanes=2, adam=f"2048,8,{few}") for few in (132, 264))),
+        f"Adam lost {100 * (later / at_once - 1):.0f} %",
+        f"Triton's: {learning('learn', tile=best[0]):.0f} µs in turn where",
+        f"where product and Adam took {learning('split'):.0f}",
+        f"it was {learning('learn, parameters first', tile=best[1]):.0f} and {learning('split', means_in_bf16=1):.0f}",
+        f"of its {update('now', 1):.0f} µs",
+    ):
+        assert figure in page
+
+
 def test_the_figures_of_the_engines_page_are_those_of_the_records() -> None:
     page = " ".join((ROOT / "docs" / "engine.md").read_text().split())
     before, now = (
         {record["members"]: record["ms"] for record in records(f"fleet{name}")} for name in ("-before-layout", "")
     )
+    in_turn = {record["members"]: record["ms"] for record in records("fleet") if record["benchmark"] == "fleet"}
     was, is_now, alone = (
         read_profile(ROOT / "results" / name).groups()
         for name in ("profile-40-seeds.txt", "profile-40-seeds.json", "profile-1-seeds.json")
@@ -263,7 +310,14 @@ def test_the_figures_of_the_engines_page_are_those_of_the_records() -> None:
         "takes {:.0f} ms an update, {:.0f} s for 3 epochs".format(
             1000 * records("conv-small-cpu")[-1]["seconds_per_update"], records("conv-small-cpu")[-1]["seconds"]
         ),
-        *(f"| {members} | {before[members]:.3f} | {now[members]:.3f} |" for members in (1, 10, 40)),
+        *(
+            f"| {members} | {before[members]:.3f} | {in_turn[members]:.3f} | {now[members]:.3f} |"
+            for members in (1, 10, 40)
+        ),
+        f"| 4 | | {in_turn[4]:.3f} | {now[4]:.3f} |",
+        f"took {records('mnist-100-labels')[0]['seconds']:.0f} s with splits",
+        f"test error is {mean(fast.values()):.3f} ± {stdev(fast.values()):.3f} %, the worst seed "
+        f"{max(fast.values()):.2f} %",
         f"{mean(above):.3f} above bf16",
         f"standard error of that difference, seed by seed, is {stdev(above) / len(above) ** 0.5:.3f}",
         f"to the power {width:.2f}, with depth {depth:.2f} and with the batch {batch:.2f}",
