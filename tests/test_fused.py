@@ -72,11 +72,12 @@ def test_a_fleet_goes_on_from_a_snapshot_as_if_nothing_had_been(interpreted: lis
 
 
 def test_every_update_is_made_at_its_own_rate(interpreted: list[tuple[str, str]]) -> None:
-    assert interpreted[0][1].split()[3] == "True"
+    """In single precision, and in bf16, whose products read the copies that the update before has written."""
+    assert interpreted[0][1].split()[3:5] == ["True"] * 2
 
 
 def test_fit_trains_by_written_out_updates_as_by_plain_ones(interpreted: list[tuple[str, str]]) -> None:
-    assert interpreted[0][1].split()[4:] == ["True"]
+    assert interpreted[0][1].split()[5:] == ["True"]
 
 
 def test_a_weight_that_is_no_number_shows_in_the_costs_whatever_the_activation(
