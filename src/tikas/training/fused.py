@@ -195,7 +195,7 @@ class FusedFleet(CapturedFleet):
         weight = self._copy(f"rungs.{level.number}.weight")
         hidden = self._hidden(below, place)[:, : level["projected"].shape[1]]
         torch.bmm(hidden, weight.mT, out=level["projected"])
-        climb_kernel[(*self._grid(level), self._streams(level))](
+        climb_kernel[(*self._grid(level), level.streams)](
             level["projected"], self._noise(level, place), self.settings[:, level.number :],
             *self._scale_and_bias(level, self.parameters.vectors.values), level["hidden"], level["statistics"],
             self.noise.stride(0), self.settings.stride(0), self.parameters.vectors.size, level.width, level.padded,
@@ -240,7 +240,7 @@ class FusedFleet(CapturedFleet):
     def _climb_back(self, level: Level, place: int) -> None:
         top = level is self.levels[-1]
         vectors = self.parameters.vectors
-        climb_back_kernel[(*self._grid(level, back=True), self._streams(level))](
+        climb_back_kernel[(*self._grid(level, back=True), level.streams)](
             level["projected"], self._noise(level, place), self.settings[:, level.number :],
             *self._scale_and_bias(level, vectors.values), level["statistics"], level["to_hidden"],
             level.tensors.get("to_latents", level["to_projected"]),
@@ -283,10 +283,6 @@ class FusedFleet(CapturedFleet):
 
     def _grid(self, level: Level, *, back: bool = False) -> tuple[int, int]:
         return self.members, triton.cdiv(level.padded, self._units(level, back=back))
-
-    def _streams(self, level: Level) -> int:
-        """How many of the labelled, the corrupted and the clean stream have rows, in this order."""
-        return sum(rows > 0 for rows in (self.labeled, level.unlabeled, level.clean))
 
     def _sizes(self, level: Level, *, back: bool = False) -> dict[str, int]:
         return {

@@ -63,6 +63,11 @@ class Level:
     def __getitem__(self, name: str) -> Tensor:
         return self.tensors[name]
 
+    @property
+    def streams(self) -> int:
+        """How many of the labelled, the corrupted and the clean stream have rows here, in this order."""
+        return 1 + (self.unlabeled > 0) + (self.clean > 0)
+
 
 def activation_number(rung: Rung) -> int | None:
     """By its function alone: which of scale and bias there are is told to the kernels too. None where it is unknown.
