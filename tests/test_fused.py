@@ -122,3 +122,15 @@ def _two_members(program: str) -> Fleet:
     splits = [split(classes.numpy(), 9, seed=seed) for seed in (0, 1)]
     streams = Streams(Examples(torch.rand(60, 4), classes, 3), splits, [0, 1], ladders[0].shapes, 20, 20)
     return Fleet(ladders, streams) if program == "plain" else FusedFleet(ladders, streams)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_noise_is_of_the_type_of_the_products(dtype: torch.dtype) -> None:
+    """It is read four times in an update; what draws it is the same for both."""
+    from tikas.training.fused import FusedFleet
+
+    plain = _two_members("plain")
+    fleet = FusedFleet(plain.ladders, plain.streams, dtype)
+    fleet.streams.draw_noise()
+    assert fleet.noise.dtype == fleet.streams.noise.dtype == dtype
+    assert 0.8 < fleet.noise.float().std() < 1.2
