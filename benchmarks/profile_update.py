@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 import torch
 
-from tikas.experiments.bench import program_of, start_fleet
+from tikas.experiments.bench import epochs_of, interleave, program_of, start_fleet
 from tikas.experiments.profiles import Profile, profile_update, read_profile
 from tikas.training.devices import suitable_device
 from tikas.training.lanes import Lane
@@ -27,10 +27,10 @@ def measure(members: int, updates: int) -> Profile:
         raise SystemExit("profile_update.py: there is no GPU here; --draw needs none.")
     fleet = start_fleet(Recipe(), device, members=members, updates=updates)
     print(f"{members} members, {program_of(fleet)}")
-    by_the_clock = profile_update(fleet).wall
+    by_the_clock = interleave([epochs_of(fleet, "epoch", units=updates)], device, seconds=2.0)["epoch"]
     with patch("tikas.training.fused.Lane", lambda *_, **__: Lane(torch.device("cpu"))):  # which has no stream
         in_turn = start_fleet(Recipe(), device, members=members, updates=updates)
-    return replace(profile_update(in_turn), wall=by_the_clock)
+    return replace(profile_update(in_turn), wall=1000 * by_the_clock.ms)
 
 
 def show(profile: Profile) -> None:

@@ -3,6 +3,7 @@
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 import torch
@@ -22,7 +23,21 @@ class Lane:
         self.waited_for[other] = other.done
 
 
-class Machine:
+class OnStreams:
+    """Knows the stream on which things are done: the last of `current`."""
+
+    current: list[Any]
+
+    @contextmanager
+    def on(self, stream: Any) -> Iterator[None]:
+        self.current.append(stream)
+        try:
+            yield
+        finally:
+            self.current.pop()
+
+
+class Machine(OnStreams):
     """Streams and graphs as torch has them: `main` is the default stream, `log` the stream of every replay."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,14 +66,6 @@ class Machine:
     def new_lane(self, *_: object, **__: object) -> Lane:
         self.lanes.append(Lane())
         return self.lanes[-1]
-
-    @contextmanager
-    def on(self, lane: Lane) -> Iterator[None]:
-        self.current.append(lane)
-        try:
-            yield
-        finally:
-            self.current.pop()
 
     def main_has_waited_for_everything(self) -> bool:
         return all(self.main.waited_for.get(lane, 0) == lane.done for lane in self.lanes)

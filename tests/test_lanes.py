@@ -5,7 +5,6 @@ what they are given.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from pretended import OnStreams
 from tikas.data.splits import split
 from tikas.data.streams import Examples, Streams
 from tikas.training.building import build_ladder
@@ -63,7 +63,7 @@ class Stream:
 
 @dataclass
 class Access:
-    """Of the bytes from one to the other, by the so-manieth work of a stream."""
+    """Of the bytes from the first up to the last, by a stream's work of this number."""
 
     first: int
     last: int
@@ -77,7 +77,7 @@ class Access:
 
 
 @dataclass
-class Observer:
+class Observer(OnStreams):
     """Notes every access, and those that came without waiting for an earlier one of the same bytes."""
 
     current: list[Stream] = field(default_factory=lambda: [Stream()])
@@ -86,14 +86,6 @@ class Observer:
     streams: list[Stream] = field(default_factory=list)
     launches: int = 0
     interrupted_after: int | None = None
-
-    @contextmanager
-    def on(self, stream: Stream) -> Iterator[None]:
-        self.current.append(stream)
-        try:
-            yield
-        finally:
-            self.current.pop()
 
     def stream(self, *_: object, **__: object) -> Stream:
         self.streams.append(Stream())

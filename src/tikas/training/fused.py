@@ -305,7 +305,8 @@ class FusedFleet(CapturedFleet):
         return self.noise[:, place, level.noise_offset :]
 
     def _latents(self, level: Level, place: int) -> tuple[Tensor, ...]:
-        of_latents = (level["projected"], level["statistics"]) if level.number else (self.rows, self.rows)  # or nothing
+        # The input level has neither: something that nobody writes stands in, and is not read.
+        of_latents = (level["projected"], level["statistics"]) if level.number else (self.rows, self.rows)
         rows, noise = self.unlabeled_rows[place], self._noise(level, place)
         return *of_latents, self.rows, rows, noise, self.settings[:, level.number :]
 
