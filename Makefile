@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test lint types pytest bench clean
+.PHONY: demo test lint types pytest tables bench clean
 
 demo: $(READY)
 	$(BIN)/tikas train
@@ -21,8 +21,13 @@ types: $(READY)
 pytest: $(READY)
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
+# Tables in results/ and in the README, from the records; a test fails where they are stale.
+tables: $(READY)
+	$(BIN)/python -m tikas.paper.render --results results --page README.md
+	$(BIN)/python benchmarks/render_studies.py
+
 bench: $(READY)
-	$(BIN)/tikas bench
+	$(BIN)/python benchmarks/bench.py
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

@@ -1,81 +1,88 @@
-"""What it gains on a CPU that updates keep the memory they free (`tikas.training.allocation`).
+"""What an update gains on a CPU when the C library keeps the memory that the update before it has freed.
 
     python benchmarks/allocation.py --record results/bench.jsonl
 
-Each side trains in processes of its own, on few made-up rows, in turn: the C library adapts to what a process has freed
-before. So the gain is that of a process that has freed nothing large; one that has read MNIST has adapted by then.
+Every update allocates activations and gradients, and frees them. By default glibc returns large blocks to the system,
+which clears their pages again on the next write. Its thresholds are set through the environment here, in one process
+per measurement: "returned" has glibc's defaults, "kept" has both thresholds at 1 GiB. glibc raises its thresholds by
+itself once a process has freed something large (a data set, for example), so these are the figures of a fresh process.
 """
 
-import argparse
 import json
+import os
 import resource
 import subprocess
 import sys
 import time
-from contextlib import nullcontext
+from collections.abc import Sequence
 from statistics import median
 
 import torch
 
-from tikas.experiments.bench import Figure, start_fleet
-from tikas.experiments.bench_script import headline, line_of, report
-from tikas.training.allocation import freed_memory_kept
-from tikas.training.engine import suitable_arithmetic
+from common import Figure, new_parser, pick_device, print_machine, report, start_engine
 from tikas.training.recipe import Recipe
 
-CPU = torch.device("cpu")
-NETWORKS: dict[str, tuple[Recipe, tuple[int, ...], int, int]] = {
+LADDERS: dict[str, tuple[Recipe, tuple[int, ...], int, int]] = {
     "dense, 1 seed": (Recipe(), (784,), 1, 100),
     "dense, 4 seeds": (Recipe(), (784,), 4, 25),
     "conv_small Γ, 1 seed": (Recipe(network=("conv_small",), costs=(1.0,)), (1, 28, 28), 1, 10),
 }
-"""The recipe, the shape of a row, the members, and the updates that are timed."""
+"""Recipe, shape of a row, members, and updates to time."""
+KEPT = {"MALLOC_MMAP_THRESHOLD_": str(2**30), "MALLOC_TRIM_THRESHOLD_": str(2**30)}
 
 
-def train(name: str, *, kept: bool) -> dict[str, float]:
-    """Milliseconds of an update and member in this process, and the pages that the system had to find for it."""
-    recipe, shape, members, timed = NETWORKS[name]
-    fleet = start_fleet(recipe, CPU, members=members, updates=5, shape=shape)
+def measure(name: str, program: str) -> dict[str, float]:
+    """Milliseconds and new pages per update and member, in this process."""
+    recipe, shape, members, updates = LADDERS[name]
+    engine = start_engine(recipe, torch.device("cpu"), members=members, updates=5, shape=shape, program=program)
     rates = torch.full((5,), 0.002)
-    with suitable_arithmetic(fleet), freed_memory_kept(CPU) if kept else nullcontext():
-        fleet.train_epoch(rates)
-        started, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-        for _ in range(timed // 5):
-            fleet.train_epoch(rates)
-        seconds = time.perf_counter() - started
-        pages = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-    return {"ms": 1000 * seconds / timed / members, "pages": pages / timed / members}
+    engine.engine.train_epoch(rates)  # without the settings of a fit, which keep memory too
+    started, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(updates // 5):
+        engine.engine.train_epoch(rates)
+    seconds = time.perf_counter() - started
+    pages = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+    return {"ms": 1000 * seconds / updates / members, "pages": pages / updates / members}
 
 
-def train_elsewhere(name: str, *, kept: bool) -> dict[str, float]:
-    command = [sys.executable, __file__, "--child", name, *(["--kept"] if kept else [])]
-    figures: dict[str, float] = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+def measure_in_process(name: str, program: str, *, kept: bool) -> dict[str, float]:
+    """The same in a process of its own."""
+    environment = {key: value for key, value in os.environ.items() if key not in KEPT}
+    command = [sys.executable, __file__, "--worker", name, "--program", program]
+    done = subprocess.run(
+        command, env=environment | (KEPT if kept else {}), capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise SystemExit(f"allocation.py: {name}: {done.stderr.strip().splitlines()[-1:]}")
+    figures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return figures
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = new_parser(__doc__)
+    parser.add_argument("--ladders", nargs="+", choices=LADDERS, default=list(LADDERS))
     parser.add_argument("--rounds", type=int, default=3, help="processes of each side")
-    parser.add_argument("--record", help="a file to add the figures to")
-    parser.add_argument("--child", choices=NETWORKS, help=argparse.SUPPRESS)
-    parser.add_argument("--kept", action="store_true", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.child:
-        print(json.dumps(train(arguments.child, kept=arguments.kept)))
+    parser.add_argument("--program", choices=("compiled", "uncompiled"), default="compiled")
+    parser.add_argument("--worker", choices=LADDERS, help="measure in this process and print the figures as JSON")
+    options = parser.parse_args(arguments)
+    if options.worker:
+        print(json.dumps(measure(options.worker, options.program)))
         return
-    print(headline(CPU), flush=True)
-    for name in NETWORKS:
-        rounds = [{kept: train_elsewhere(name, kept=kept) for kept in (False, True)} for _ in range(arguments.rounds)]
-        ms, pages = (
-            {kept: median(each[kept][figure] for each in rounds) for kept in (False, True)}
-            for figure in ("ms", "pages")
+    device = pick_device("cpu")
+    print_machine(device)
+    for name in options.ladders:
+        rounds = [
+            [measure_in_process(name, options.program, kept=kept) for kept in (False, True)]
+            for _ in range(options.rounds)
+        ]
+        returned, kept = (
+            {key: median(each[side][key] for each in rounds) for key in ("ms", "pages")} for side in (0, 1)
         )
-        back, kept = (f"{name}, {how}" for how in ("handed back", "kept"))
-        for figure in (
-            Figure("allocation", back, ms[False], details={"pages": pages[False]}),
-            Figure("allocation", kept, ms[True], ms[False] / ms[True], back, {"pages": pages[True]}),
-        ):
-            report(figure, f"{line_of(figure)}    {figure.details['pages']:.0f} pages", CPU, arguments.record)
+        against = f"{name}, returned"
+        report(Figure("allocation", against, returned["ms"], details={"pages": returned["pages"]}), options, device)
+        ratio = returned["ms"] / kept["ms"]
+        figure = Figure("allocation", f"{name}, kept", kept["ms"], ratio, against, {"pages": kept["pages"]})
+        report(figure, options, device)
 
 
 if __name__ == "__main__":

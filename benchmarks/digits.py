@@ -1,17 +1,16 @@
-"""Digits with 50 labels: `LadderClassifier()` against what scikit-learn offers, over ten seeds.
+"""Digits with 50 labels: `LadderClassifier()` against methods of scikit-learn, over ten seeds.
 
     python benchmarks/digits.py --record results/digits-50-labels.jsonl
 
 Each seed draws its own 1297 training rows, 500 test rows and 50 labels, balanced over the classes, the same for every
-method. The rivals' settings are tried over a small grid and the best mean test error is shown, which favours them. The
-ladder's were chosen on the seeds from 0 to 9 and the seeds here start at 100: other splits of the same 1797 rows.
+method. The settings of scikit-learn's methods are the best of a small grid on these test rows, which favors them. Those
+of the ladder were chosen on seeds 0 to 9; the seeds here start at 100, and split the same 1797 rows differently.
 """
 
-import argparse
 import statistics
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from sklearn.base import ClassifierMixin
@@ -23,9 +22,9 @@ from sklearn.neural_network import MLPClassifier
 from sklearn.semi_supervised import LabelSpreading, SelfTrainingClassifier
 from sklearn.svm import SVC
 
+from common import new_parser, pick_device, print_machine, provenance, write_record
 from tikas import LadderClassifier
 from tikas.data.splits import split
-from tikas.experiments.records import append, hardware, revision, versions
 
 Make = Callable[[int], ClassifierMixin]
 
@@ -48,45 +47,50 @@ METHODS: dict[str, list[tuple[str, bool, Make]]] = {
         *((f"C={c}", False, lambda seed, c=c: SVC(C=c, random_state=seed)) for c in (1, 10)),
     ],
 }
+"""For each method its settings: a name, whether it learns from unlabeled rows, and how to make it from a seed."""
 
 
-def trial(make: Make, unlabeled_too: bool, seed: int) -> tuple[float, float]:
-    """The test error in percent and the seconds to fit, for one seed."""
+def measure(make: Make, learns_unlabeled: bool, seed: int) -> tuple[float, float]:
+    """The test error in percent, and the seconds of the fit."""
     X, y = load_digits(return_X_y=True)
     train_x, test_x, train_y, test_y = train_test_split(X / 16, y, test_size=500, random_state=seed, stratify=y)
     labeled = split(train_y, 50, seed=seed).labeled
-    shown = np.full(len(train_y), -1)
-    shown[labeled] = train_y[labeled]
+    known = np.full(len(train_y), -1)
+    known[labeled] = train_y[labeled]
     started = time.perf_counter()
     model = make(seed)
-    model.fit(*((train_x, shown) if unlabeled_too else (train_x[labeled], train_y[labeled])))
+    if learns_unlabeled:
+        model.fit(train_x, known)
+    else:
+        model.fit(train_x[labeled], train_y[labeled])
     seconds = time.perf_counter() - started
     return 100 * float(np.mean(model.predict(test_x) != test_y)), seconds
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--record", help="a file to add the figures to")
-    arguments = parser.parse_args()
-    warnings.simplefilter("ignore", ConvergenceWarning)
-    warnings.simplefilter("ignore", FutureWarning)
-    warnings.simplefilter("ignore", RuntimeWarning)
-    print(f"digits, 50 labels, {arguments.seeds} seeds, {hardware('cpu')}\n")
-    print(f"{'method':<28}{'setting':<22}{'test error, %':>16}{'seconds':>10}")
-    for method, settings in METHODS.items():
-        outcomes = {}
-        for setting, unlabeled_too, make in settings:
-            outcomes[setting] = [trial(make, unlabeled_too, seed) for seed in range(100, 100 + arguments.seeds)]
-        best = min(outcomes, key=lambda setting: statistics.mean(error for error, _ in outcomes[setting]))
-        errors = [error for error, _ in outcomes[best]]
-        seconds = statistics.mean(second for _, second in outcomes[best])
-        spread = statistics.stdev(errors) if len(errors) > 1 else 0.0
-        print(f"{method:<28}{best:<22}{statistics.mean(errors):>9.2f} ± {spread:.2f}{seconds:>10.2f}", flush=True)
-        if arguments.record:
-            entry = {"benchmark": "digits-50-labels", "method": method, "setting": best, "errors": errors}
-            provenance = {"hardware": hardware("cpu"), "versions": versions(), "revision": revision()}
-            append(arguments.record, {**entry, "seconds": seconds, **provenance})
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = new_parser(__doc__)
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
+    parser.add_argument("--seeds", type=int, default=10, help="how many, from 100 on")
+    options = parser.parse_args(arguments)
+    for kind in (ConvergenceWarning, FutureWarning, RuntimeWarning):
+        warnings.simplefilter("ignore", kind)
+    device = pick_device(options.device)
+    print_machine(device)
+    print(
+        f"digits, 50 labels, {options.seeds} seeds\n\n{'method':<28}{'setting':<22}{'test error, %':>16}{'seconds':>10}"
+    )
+    for method in options.methods:
+        runs = {
+            setting: [measure(make, learns_unlabeled, seed) for seed in range(100, 100 + options.seeds)]
+            for setting, learns_unlabeled, make in METHODS[method]
+        }
+        best = min(runs, key=lambda setting: statistics.mean(error for error, _ in runs[setting]))
+        errors = [error for error, _ in runs[best]]
+        seconds = statistics.mean(second for _, second in runs[best])
+        deviation = statistics.stdev(errors) if len(errors) > 1 else 0.0
+        print(f"{method:<28}{best:<22}{statistics.mean(errors):>9.2f} ± {deviation:.2f}{seconds:>10.2f}", flush=True)
+        figures = {"method": method, "setting": best, "errors": errors, "seconds": seconds}
+        write_record(options.record, {"benchmark": "digits-50-labels", **figures, **provenance(device)})
 
 
 if __name__ == "__main__":

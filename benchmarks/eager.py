@@ -1,7 +1,7 @@
-"""The ladder as people write it in plain PyTorch: three passes, autograd, Adam; right, and unoptimised.
+"""The ladder as one writes it in plain PyTorch: three passes, autograd, Adam. Correct, and not optimized.
 
-It is what the engine is measured against (`benchmarks/engine.py`, `tikas bench`), and shares no code with it.
-`tests/test_bench.py` holds its costs and gradients against `tikas.Ladder`'s.
+`benchmarks/engine.py` measures tikas' engines against it. It shares no code with tikas; `tests/test_benchmarks.py`
+checks its costs and gradients against those of `tikas.Ladder`.
 """
 
 from collections.abc import Sequence
@@ -15,14 +15,14 @@ EPSILON = 1e-10
 
 
 def normalize(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """A batch with zero mean and unit deviation, and its mean and deviation."""
+    """The batch with zero mean and unit deviation, its mean, and its deviation."""
     mean = x.mean(0)
     deviation = torch.sqrt(x.var(0, unbiased=False) + EPSILON)
     return (x - mean) / deviation, mean, deviation
 
 
 class GaussianDenoiser(nn.Module):
-    """ẑ = (z̃ - μ(u)) υ(u) + μ(u), with ten parameters for every unit."""
+    """ẑ = (z̃ - μ(u)) υ(u) + μ(u), with ten parameters per unit."""
 
     def __init__(self, units: int) -> None:
         super().__init__()
@@ -38,15 +38,15 @@ class GaussianDenoiser(nn.Module):
 
 
 class EagerLadder(nn.Module):
-    """A dense ladder for classification: ReLU below, softmax on top.
+    """A dense ladder for classification: ReLU in the hidden layers, softmax at the top.
 
     Parameters
     ----------
-    widths
-        Of the input, of every hidden layer and of the output.
-    noise
+    widths : sequence of int
+        Of the input, of each hidden layer and of the output.
+    noise : float
         Deviation of the noise on every level.
-    weights
+    weights : sequence of float
         λ of every level, the input first.
     """
 
@@ -66,7 +66,7 @@ class EagerLadder(nn.Module):
     def encode(
         self, x: Tensor, noise: float, draws: Sequence[Tensor] | None = None
     ) -> tuple[Tensor, list[Tensor], list[Tensor], list[Tensor]]:
-        """The class scores; z, mean and deviation of every level."""
+        """The logits; z, mean and deviation of every level."""
 
         def corrupt(z: Tensor, level: int) -> Tensor:
             if noise == 0:
@@ -88,13 +88,16 @@ class EagerLadder(nn.Module):
     def costs(
         self, unlabeled: Tensor, labeled: Tensor, targets: Tensor, draws: Sequence[Tensor] | None = None
     ) -> tuple[Tensor, Tensor, list[Tensor]]:
-        """The total, the supervised cost and the denoising cost of every level; `draws`: noise, labelled rows first."""
+        """The total cost, the supervised cost and the denoising cost of each level.
+
+        `draws` is the noise of each level, labeled rows first; without it, noise is drawn.
+        """
         split = len(labeled)
-        for_labeled = None if draws is None else [draw[:split] for draw in draws]
-        for_unlabeled = None if draws is None else [draw[split:] for draw in draws]
-        scores, _, _, _ = self.encode(labeled, self.noise, for_labeled)
+        labeled_draws = None if draws is None else [draw[:split] for draw in draws]
+        unlabeled_draws = None if draws is None else [draw[split:] for draw in draws]
+        scores, _, _, _ = self.encode(labeled, self.noise, labeled_draws)
         supervised = functional.cross_entropy(scores, targets)
-        scores, corrupted, _, _ = self.encode(unlabeled, self.noise, for_unlabeled)
+        scores, corrupted, _, _ = self.encode(unlabeled, self.noise, unlabeled_draws)
         _, clean, means, deviations = self.encode(unlabeled, 0.0)
         total, denoising = supervised, []
         above = torch.softmax(scores, dim=1)
@@ -110,17 +113,16 @@ class EagerLadder(nn.Module):
 
 
 class EagerTraining:
-    """A network and its optimiser on rows that lie on the device, in a new order every epoch.
+    """A ladder and its optimizer on rows that are on the device already, in a new order every epoch.
 
     Parameters
     ----------
-    ladder
-        What learns.
-    rows, targets
-        All rows; the targets of those that are labelled are looked at.
-    labeled
-        Which are.
-    batch_size
+    ladder : EagerLadder
+    rows, targets : Tensor
+        All rows; targets are read where a row is labeled.
+    labeled : Tensor
+        Indices of the labeled rows.
+    batch_size : int
         Of both batches.
     """
 
@@ -131,7 +133,7 @@ class EagerTraining:
         self.order: list[Tensor] = []
 
     def update(self) -> Tensor:
-        """One step of training; its total cost."""
+        """Make one update; its total cost."""
         if not self.order:
             shuffled = torch.randperm(len(self.rows), device=self.rows.device)
             self.order = [each for each in shuffled.split(self.batch_size) if len(each) == self.batch_size]

@@ -1,27 +1,23 @@
-"""How long training takes to start: the first time that a shape is trained on a machine, and the second.
+"""How long training takes to start: the first time that a shape is trained on a machine, and the second time.
 
-    python benchmarks/starts.py --record results/starts.jsonl
+    python benchmarks/starts.py --record results/bench.jsonl
 
-Every start is a process of its own, of a fleet on made-up rows of the shape of MNIST's (of CIFAR-10's for Conv-Large).
-The first finds nothing that was compiled before, the second what the first left. Seconds are those from the launch of
-the fleet, torch imported and rows in memory, to the end of its first updates; the share of Python and torch, which a
-process needs before it can do anything, is told beside them.
+Every start is a process of its own, on synthetic rows of the shape of MNIST (of CIFAR-10 for Conv-Large). The first
+finds no compiled code, the second what the first has cached. `seconds` lasts from building the engine, with torch
+imported and the rows in memory, to the end of the first ten updates; `seconds_before` is what Python and torch took.
 """
 
-import argparse
 import json
 import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tikas.experiments.bench import Figure, start_fleet
-from tikas.experiments.bench_script import headline, report
-from tikas.training.devices import suitable_device
-from tikas.training.engine import suitable_arithmetic
+from common import Figure, new_parser, pick_device, print_machine, report, start_engine
 from tikas.training.recipe import Recipe
 
 SHAPES: dict[str, tuple[Recipe, tuple[int, ...], int]] = {
@@ -36,55 +32,48 @@ CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 
 
 def start(name: str, device: str | None) -> dict[str, float]:
-    """Start one fleet in this process; the seconds that took, and those that the process had spent before."""
-    import torch
-
-    before = time.clock_gettime(time.CLOCK_BOOTTIME) - _birth()
+    """Start training in this process; the seconds of that, and the seconds since the process began."""
+    before = time.clock_gettime(time.CLOCK_BOOTTIME) - _process_start()
     recipe, shape, members = SHAPES[name]
-    place, started = suitable_device(device), time.perf_counter()
-    fleet = start_fleet(recipe, place, members=members, updates=10, shape=shape)
-    with suitable_arithmetic(fleet):
-        fleet.train_epoch(torch.full((10,), 0.002)).sum().item()  # which waits for a GPU
+    started = time.perf_counter()
+    engine = start_engine(recipe, pick_device(device), members=members, updates=10, shape=shape)
+    engine.train_epoch().sum().item()  # item waits for a GPU
     return {"seconds": time.perf_counter() - started, "seconds_before": before}
 
 
-def _birth() -> float:
-    """When this process began, in seconds since the machine did."""
-    behind_name = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-    return int(behind_name[19]) / os.sysconf("SC_CLK_TCK")
+def _process_start() -> float:
+    """When this process began, in seconds since the machine started: field 22 of /proc/self/stat."""
+    after_name = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    return int(after_name[19]) / os.sysconf("SC_CLK_TCK")
 
 
-def start_elsewhere(name: str, device: str | None, cache: str | Path) -> dict[str, float]:
-    """Start one fleet in a process of its own, which keeps what it compiles in this folder."""
-    command = [sys.executable, __file__, "--child", name, *(["--device", device] if device else [])]
+def start_in_process(name: str, device: str | None, cache: str | Path) -> dict[str, float]:
+    """The same in a process of its own, which caches compiled code in this folder."""
+    command = [sys.executable, __file__, "--worker", name, *(["--device", device] if device else [])]
     environment = {**os.environ, **{variable: str(Path(cache, variable)) for variable in CACHES}}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise RuntimeError(f"{name}: {done.stderr.strip().splitlines()[-1]}")
+        raise SystemExit(f"starts.py: {name}: {done.stderr.strip().splitlines()[-1:]}")
     figures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return figures
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = new_parser(__doc__)
     parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=list(SHAPES))
-    parser.add_argument("--device", help="cpu or cuda; by default a GPU if there is one")
-    parser.add_argument("--record", help="a file to add the figures to")
-    parser.add_argument("--cache", type=Path, help="where compiled code is kept; by default it is deleted at the end")
-    parser.add_argument("--child", choices=SHAPES, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.child:
-        print(json.dumps(start(arguments.child, arguments.device)))
+    parser.add_argument("--cache", type=Path, help="where to cache compiled code; by default it is deleted at the end")
+    parser.add_argument("--worker", choices=SHAPES, help="start in this process and print the figures as JSON")
+    options = parser.parse_args(arguments)
+    if options.worker:
+        print(json.dumps(start(options.worker, options.device)))
         return
-    device = suitable_device(arguments.device)
-    print(headline(device), flush=True)
-    for name in arguments.shapes:
-        with nullcontext(arguments.cache) if arguments.cache else TemporaryDirectory() as cache:
+    device = pick_device(options.device)
+    print_machine(device)
+    for name in options.shapes:
+        with nullcontext(options.cache) if options.cache else TemporaryDirectory() as cache:
             for which in ("first", "second"):
-                details = start_elsewhere(name, arguments.device, cache)
-                figure = Figure("starts", f"{name}, {which} start", details=details)
-                line = f"{figure.what}: {details['seconds']:.1f} s, and {details['seconds_before']:.1f} s before"
-                report(figure, line, device, arguments.record)
+                details = start_in_process(name, options.device, cache)
+                report(Figure("starts", f"{name}, {which} start", details=details), options, device)
 
 
 if __name__ == "__main__":

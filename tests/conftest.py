@@ -1,11 +1,11 @@
-"""One thread for every test: these networks are small, and threads that wait for each other are slower than one.
-
-Hypothesis draws the same examples every time, so that a change which lands is not refused for what was there before.
-"""
+"""Settings of the whole suite."""
 
 import torch
 from hypothesis import settings
 
+# One thread: the networks of the tests are small, and threads that wait for each other are slower than one.
 torch.set_num_threads(1)
-settings.register_profile("the same every time", derandomize=True, deadline=None)
-settings.load_profile("the same every time")
+
+# The same examples in every run, so that a change fails for what it changed.
+settings.register_profile("deterministic", derandomize=True, deadline=None)
+settings.load_profile("deterministic")

@@ -1,7 +1,6 @@
-"""Ladder networks: classifiers and regressors that learn from a few labelled rows and many unlabelled ones.
+"""Ladder networks: classifiers and regressors that learn from a few labeled rows and many unlabeled ones.
 
-The three doors: `LadderClassifier` and `LadderRegressor` for scikit-learn's habits, `Ladder` and its rungs for
-PyTorch's, and ``tikas`` on the command line. Importing this package is quick: torch and scikit-learn load when used.
+Public names are imported on first use, so that ``import tikas`` loads neither torch nor scikit-learn.
 """
 
 from importlib import import_module
@@ -10,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from tikas.estimators import LadderClassifier, LadderRegressor, load
-    from tikas.model.costs import Costs
+    from tikas.estimators.classifier import LadderClassifier
+    from tikas.estimators.regressor import LadderRegressor
+    from tikas.io import load
     from tikas.model.gamma import gamma
-    from tikas.model.ladder import Ladder
+    from tikas.model.ladder import Costs, Ladder
     from tikas.model.specs import Conv, Dense, GlobalMeanPool, MaxPool, MeanPool
 
 __all__ = [
@@ -31,26 +31,26 @@ __all__ = [
     "load",
 ]
 
-_HOMES = {
+_MODULES = {
     "Conv": "tikas.model.specs",
-    "Costs": "tikas.model.costs",
+    "Costs": "tikas.model.ladder",
     "Dense": "tikas.model.specs",
     "GlobalMeanPool": "tikas.model.specs",
     "Ladder": "tikas.model.ladder",
-    "LadderClassifier": "tikas.estimators",
-    "LadderRegressor": "tikas.estimators",
+    "LadderClassifier": "tikas.estimators.classifier",
+    "LadderRegressor": "tikas.estimators.regressor",
     "MaxPool": "tikas.model.specs",
     "MeanPool": "tikas.model.specs",
     "gamma": "tikas.model.gamma",
-    "load": "tikas.estimators",
+    "load": "tikas.io",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'tikas' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(import_module(_MODULES[name]), name)
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOMES])
+    return sorted([*globals(), *_MODULES])

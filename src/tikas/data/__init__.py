@@ -1,1 +1,1 @@
-"""Where rows come from and what is done to them before a ladder sees them."""
+"""From files and arrays to batches; knows nothing of models."""

@@ -1,54 +1,38 @@
-"""What counts as a label or a value and what as none: y as people have it, turned into what a ladder trains on."""
+"""Which targets count as unlabeled, the encoding of classes, and weights of rows and classes."""
 
 from __future__ import annotations
 
+import hashlib
 import warnings
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.class_weight import compute_class_weight
-from sklearn.utils.validation import _check_sample_weight, column_or_1d
+from sklearn.utils.validation import column_or_1d
+
+Array = NDArray[Any]
 
 NO_LABEL = -1
-KINDS = {"boolean", "number", "string"}
-FEW_LABELS = 20
-"""So many may be of a class each."""
-Array = NDArray[Any]
+MIN_LABELS_TO_WARN = 20  # encode_labels warns of numbers that look like values only above this many labels
+MAX_REPETITION = 10  # as_counts repeats the rows of positive weight at most this often on average
 
 
 def as_array(y: ArrayLike) -> Array:
-    """y as an array whose items are still what they were.
+    """Convert `y` to an array without changing the type of its items.
 
-    NumPy gives the items of a list one type, so that ``["cat", -1]`` would become two words; here it stays a word and
-    a number. And of pandas' whole numbers with gaps it makes floats; here they stay whole numbers, and gaps gaps. What
-    is masked is a gap too.
-
-    Examples
-    --------
-    >>> as_array(["cat", -1]).tolist()
-    ['cat', -1]
-    >>> as_array(np.ma.masked_equal([3, 0, 7], 0)).tolist()
-    [3, None, 7]
+    NumPy turns ``["cat", -1]`` into two strings, and a pandas integer column with missing values into floats; here
+    both become object arrays with their items as they were. Masked items become None.
     """
     if isinstance(y, np.ma.MaskedArray):
-        return np.asarray(y.tolist(), dtype=object)  # None where it is masked
-    whole = getattr(getattr(y, "dtype", None), "kind", "") in ("i", "u")
+        return np.asarray(y.tolist(), dtype=object)
     items = np.asarray(y, dtype=object if isinstance(y, list | tuple) else None)
-    return items if not whole or items.dtype.kind != "f" else np.asarray(y, dtype=object)
+    is_integer = getattr(getattr(y, "dtype", None), "kind", "") in ("i", "u")
+    return np.asarray(y, dtype=object) if is_integer and items.dtype.kind == "f" else items
 
 
-def one_for_each_row(y: ArrayLike | None, rows: int) -> Array:
-    """y as an array, once it is known to have one item for each of so many rows.
-
-    Examples
-    --------
-    >>> one_for_each_row(["cat", -1], 2).tolist()
-    ['cat', -1]
-    >>> one_for_each_row(["cat", -1], 3)
-    Traceback (most recent call last):
-    ValueError: X has 3 rows and y has 2: inconsistent numbers of samples. ...
-    """
+def one_per_row(y: ArrayLike | None, rows: int) -> Array:
+    """Return `y` as an array with one item for each of `rows` rows; raise ValueError if it has another length."""
     if y is None:
         raise ValueError(
             "This estimator requires y to be passed, but the target y is None. Give a label for each row, or -1 "
@@ -66,53 +50,39 @@ def one_for_each_row(y: ArrayLike | None, rows: int) -> Array:
 
 
 def is_unlabeled(y: Array) -> NDArray[np.bool_]:
-    """Where y has no label: -1, and in arrays of floats or objects NaN, None and ``pd.NA`` too.
-
-    Examples
-    --------
-    >>> is_unlabeled(np.array(["cat", None, "dog", float("nan")], dtype=object)).tolist()
-    [False, True, False, True]
-    """
+    """Return which rows are unlabeled: -1, and in float or object arrays also NaN, None and ``pd.NA``."""
     if y.dtype.kind == "O":
-        return np.array([_is_missing(value) or _is_number_for_none(value) for value in y], dtype=bool)
+        return np.array([_is_missing(item) or _is_nan_or_minus_one(item) for item in y], dtype=bool)
     if y.dtype.kind == "f":
         return np.asarray(np.isnan(y) | (y == NO_LABEL))
-    if y.dtype.kind in "iu":
-        return np.asarray(y == NO_LABEL)
-    return np.zeros(len(y), dtype=bool)
+    return np.asarray(y == NO_LABEL) if y.dtype.kind in "iu" else np.zeros(len(y), dtype=bool)
 
 
-def _is_missing(value: Any) -> bool:
-    return value is None or type(value).__name__ in ("NAType", "NaTType")  # pandas need not be there
+def _is_missing(item: Any) -> bool:
+    return item is None or type(item).__name__ in ("NAType", "NaTType")  # by name, so that pandas is not imported
 
 
-def _is_number_for_none(value: Any) -> bool:
-    return _kind(value) == "number" and bool(value != value or value == NO_LABEL)
+def _is_nan_or_minus_one(item: Any) -> bool:
+    return _type_name(item) == "number" and bool(item != item or item == NO_LABEL)
 
 
-def _kind(value: Any) -> str:
-    if isinstance(value, bool | np.bool_):
+def _type_name(item: Any) -> str:
+    if isinstance(item, bool | np.bool_):
         return "boolean"
-    if isinstance(value, int | float | np.integer | np.floating):
+    if isinstance(item, int | float | np.integer | np.floating):
         return "number"
-    return "string" if isinstance(value, str) else type(value).__name__
+    return "string" if isinstance(item, str) else type(item).__name__
 
 
 def as_values(y: Array) -> NDArray[np.float64]:
-    """The values of a regression, NaN where there is none: None and ``pd.NA`` mark that too, -1 does not.
-
-    Examples
-    --------
-    >>> as_values(np.array([0.5, None, -1], dtype=object)).tolist()
-    [0.5, nan, -1.0]
-    """
+    """Convert the targets of a regression to float64; None, NaN and ``pd.NA`` become NaN, and -1 is a value."""
     if y.dtype.kind not in "biuf":
-        y = np.array([np.nan if _is_missing(value) else value for value in y], dtype=object)
-        wrong = [value for value in y if _kind(value) not in ("number", "boolean")]
+        y = np.array([np.nan if _is_missing(item) else item for item in y], dtype=object)
+        wrong = [item for item in y if _type_name(item) not in ("number", "boolean")]
         if wrong:
             raise ValueError(
-                f"y holds {wrong[0]!r}: a regressor learns numbers, with NaN where there is none. Convert y, or learn "
-                "classes: LadderClassifier, or tikas train --task classification."
+                f"y holds {wrong[0]!r}, but a regressor learns numbers (NaN where unlabeled). Convert y to numbers, or "
+                "learn classes with LadderClassifier (tikas train --task classification)."
             )
     values: NDArray[np.float64] = y.astype(np.float64)
     if np.isinf(values).any():
@@ -121,69 +91,51 @@ def as_values(y: Array) -> NDArray[np.float64]:
 
 
 def scale_of_values(values: NDArray[np.float64]) -> tuple[float, float]:
-    """The mean and the deviation of the values of a regression, none of them missing; 1 where they are all the same.
-
-    Examples
-    --------
-    >>> scale_of_values(np.array([1.0, 3.0])), scale_of_values(np.array([5.0]))
-    ((2.0, 1.0), (5.0, 1.0))
-    """
+    """Return the mean and standard deviation of a regression's values (none missing); deviation 1 for equal values."""
     if values.min() == values.max():
         return float(values[0]), 1.0
     with np.errstate(over="ignore", invalid="ignore"):
         mean, deviation = float(values.mean()), float(values.std())
     if not 0 < deviation < np.inf:
         raise ValueError(
-            f"y runs from {values.min():.3g} to {values.max():.3g}: the square of that is no number any more. Divide y "
-            "by its size."
+            f"y runs from {values.min():.3g} to {values.max():.3g}, and the squares of such values are out of range. "
+            "Rescale y."
         )
     return mean, deviation
 
 
-def encode_labels(y: Array, classes: Array | None = None) -> tuple[NDArray[np.int64], Array]:
-    """The number of each row's class, -1 where it has no label, and the classes in order.
+def encode_labels(
+    y: Array, classes: Array | None = None, *, stacklevel: int = 3
+) -> tuple[NDArray[np.int64], Array]:
+    """Return each row's class code (-1 where unlabeled), and the classes.
 
     Parameters
     ----------
     y
-        One value a row: integers, whole floats, booleans, strings or objects.
+        One label per row: integers, whole floats, booleans, strings or objects.
     classes
-        The classes that there are, if more is known of them than y shows.
-
-    Raises
-    ------
-    ValueError
-        Where no row is labelled, where the labels are of one class, are not labels, or do not fit `classes`.
-
-    Warns
-    -----
-    UserWarning
-        Where the labels are numbers of so many classes that they look like values.
-
-    Examples
-    --------
-    >>> codes, classes = encode_labels(np.array(["cat", None, "dog"], dtype=object))
-    >>> codes.tolist(), classes.tolist()
-    ([0, -1, 1], ['cat', 'dog'])
+        The classes in the order of their codes; default: the sorted labels of `y`.
+    stacklevel
+        Of the warning that labels look like the values of a regression; 3 is the caller's caller.
     """
     if classes is not None and classes.ndim != 1:
         raise ValueError(f"classes={classes.tolist()!r}: expected a list of the classes, such as [0, 1].")
     unlabeled = is_unlabeled(y)
     if unlabeled.all():
         raise ValueError(
-            f"None of the {len(y)} rows is labelled (-1, None and NaN mark rows without a label). "
-            "Label at least one row of each class."
+            f"None of the {len(y)} rows is labeled (-1, None and NaN mark unlabeled rows). Label at least one row of "
+            "each class."
         )
-    labels = _of_one_kind(y[~unlabeled], "y")
+    labels = _same_type(y[~unlabeled], "y")
     found = np.unique(labels)
-    classes = found if classes is None else _of_one_kind(classes, "classes")
+    classes = found if classes is None else _same_type(classes, "classes")
     _check_classes(found, classes)
-    if labels.dtype.kind in "iuf" and FEW_LABELS < len(labels) < 2 * len(found):
+    if labels.dtype.kind in "iuf" and MIN_LABELS_TO_WARN < len(labels) < 2 * len(found):
         warnings.warn(
-            f"The {len(labels)} labels are {len(found)} different numbers, and each of these is a class. If they are "
-            "values, learn them as such: LadderRegressor, or tikas train --task regression.",
+            f"The {len(labels)} labels are {len(found)} different numbers, and each becomes a class. If they are "
+            "values, use LadderRegressor (tikas train --task regression).",
             UserWarning,
-            stacklevel=3,  # the line that asks for a fit
+            stacklevel=stacklevel,
         )
     codes = np.full(len(y), NO_LABEL, dtype=np.int64)
     order = np.argsort(classes, kind="stable")
@@ -191,107 +143,101 @@ def encode_labels(y: Array, classes: Array | None = None) -> tuple[NDArray[np.in
     return codes, classes
 
 
-def _of_one_kind(labels: Array, name: str) -> Array:
-    """Labels as an array that can be sorted, once they are known to be labels."""
-    if labels.dtype.kind == "O":
-        kinds = {_kind(value) for value in labels}
-        if len(kinds) > 1:
-            raise ValueError(
-                f"{name} mixes labels of different types: {', '.join(sorted(kinds))}. Make them all of one type."
-            )
-        if not kinds <= KINDS:
-            raise _not_labels(name, kinds.pop())
-        labels = labels if kinds == {"string"} else _in_one_type(labels, name)
-    if labels.dtype.kind == "f":
-        _check_whole(labels, name)
-    elif labels.dtype.kind in "UO":
-        _check_no_marks(labels, name)
-    elif labels.dtype.kind not in "biuO":
-        raise _not_labels(name, str(labels.dtype))
-    return labels
-
-
 def labels_to_compare(labels: Array, classes: Array) -> Array:
-    """Labels, none of them missing, once they are known to be text where the classes are, and numbers where they are.
-
-    Examples
-    --------
-    >>> labels_to_compare(np.array(["0", "1"]), classes=np.array([0, 1, 2]))
-    Traceback (most recent call last):
-    ValueError: y holds '0', and the classes are 0, ...: no text is equal to a number. Give y as it was given to fit.
-    """
-    labels = _of_one_kind(labels, "y")
+    """Return labels (none missing) in a type that can be compared with `classes`: both text, or neither."""
+    labels = _same_type(labels, "y")
     if (labels.dtype.kind in "UO") != (classes.dtype.kind in "UO"):
         raise ValueError(
-            f"y holds {labels.tolist()[0]!r}, and the classes are {classes.tolist()[0]!r}, ...: no text is equal to a "
-            "number. Give y as it was given to fit."
+            f"y holds {labels.tolist()[0]!r}, and the classes are {classes.tolist()[0]!r}, ...: text never equals a "
+            "number. Give y in the type it had in fit."
         )
     return labels
 
 
-def _in_one_type(labels: Array, name: str) -> Array:
-    """Numbers or booleans as an array of a type of their own, if one holds all of them exactly."""
-    values = labels.tolist()
-    items = np.array(values)
-    changed = [value for value, item in zip(values, items.tolist(), strict=True) if value == value != item]
-    if items.dtype.kind == "O" or changed:
+def _same_type(labels: Array, name: str) -> Array:
+    """Return labels in one sortable type; raise ValueError if they are not integers, whole floats, booleans or text."""
+    if labels.dtype.kind == "O":
+        types = {_type_name(item) for item in labels}
+        if len(types) > 1:
+            raise ValueError(f"{name} mixes labels of different types: {', '.join(sorted(types))}. Use one type.")
+        if types <= {"boolean", "number"}:
+            labels = _without_objects(labels, name)
+        elif types != {"string"}:
+            raise _unknown_type(types.pop(), name)
+    if labels.dtype.kind == "f":
+        if np.isinf(labels).any():
+            raise ValueError(f"Input {name} contains infinity. Classes are whole numbers, strings or booleans.")
+        fractions = labels[labels != np.round(labels)]
+        if len(fractions):
+            raise ValueError(
+                f"Unknown label type: continuous. {name} holds {fractions[0]}, but classes are whole numbers, strings "
+                "or booleans. Round it, or learn values with LadderRegressor (tikas train --task regression)."
+            )
+    elif labels.dtype.kind in "UO":
+        # np.array(["cat", -1]) holds the string "-1": almost certainly an unlabeled row, not a class
+        wrong = [text for text in np.unique(labels).tolist() if not text.strip() or text in ("-1", "nan", "<NA>")]
+        if wrong:
+            raise ValueError(
+                f"{name} is an array of text that contains {wrong[0]!r}. For unlabeled rows, give {name} as an array "
+                "of dtype object with None in these rows."
+            )
+    elif labels.dtype.kind not in "biu":
+        raise _unknown_type(str(labels.dtype), name)
+    return labels
+
+
+def _without_objects(labels: Array, name: str) -> Array:
+    """Convert an object array of numbers or of booleans to its own type, if that holds every item exactly."""
+    given = labels.tolist()
+    items = np.array(given)
+    inexact = [value for value, item in zip(given, items.tolist(), strict=True) if value == value != item]
+    if items.dtype.kind == "O" or inexact:
         raise ValueError(
-            f"{name} holds {changed[0] if changed else max(values, key=abs)}, too large a number to be exact beside "
-            "the others. Make text of them all, with None where there is no label."
+            f"{name} holds {inexact[0] if inexact else max(given, key=abs)}, which is too large to be stored exactly "
+            "with the other labels. Convert all labels to text, with None where there is none."
         )
     return items
 
 
-def _not_labels(name: str, given: str) -> ValueError:
+def _unknown_type(found: str, name: str) -> ValueError:
     return ValueError(
-        f"Unknown label type: {given}. Classes are whole numbers, strings or booleans; convert {name} to one of them."
+        f"Unknown label type: {found}. Classes are whole numbers, strings or booleans; convert {name} to one of them."
     )
 
 
-def _check_whole(labels: Array, name: str) -> None:
-    if np.isinf(labels).any():
-        raise ValueError(f"Input {name} contains infinity. Classes are whole numbers, strings or booleans.")
-    broken = labels[labels != np.round(labels)]
-    if len(broken):
-        raise ValueError(
-            f"Unknown label type: continuous. {name} holds {broken[0]}, and classes are whole numbers, strings or "
-            "booleans. Round it to classes, or learn values: LadderRegressor, or tikas train --task regression."
-        )
-
-
-def _check_no_marks(labels: Array, name: str) -> None:
-    if any(not label.strip() for label in np.unique(labels)):
-        raise ValueError(
-            f"{name} holds an empty text, which would be a class of its own. Put None where there is no label, in an "
-            "array of dtype object."
-        )
-    marks = np.intersect1d(labels, ("-1", "nan", "<NA>"))
-    if len(marks):
-        raise ValueError(
-            f"{name} is an array of text with {marks.tolist()[0]!r} in it, which is what becomes of the number when it "
-            f"is put among text. Give {name} as an array of dtype object, with None where there is no label."
-        )
-
-
 def _check_classes(found: Array, classes: Array) -> None:
+    """Check that given classes are unique, at least two, and just those that are found among the labels."""
     if len(np.unique(classes)) != len(classes):
         raise ValueError(f"classes={classes.tolist()} names a class twice. Name each once.")
     unknown = np.setdiff1d(found, classes).tolist()
     if unknown:
         raise ValueError(
-            f"y holds {unknown[0]!r}, which is not among the given classes {classes.tolist()}. "
-            "Add it to `classes`, or mark the row as unlabelled."
+            f"y holds {unknown[0]!r}, which is not among the given classes {classes.tolist()}. Add it to `classes`, or "
+            "mark the row as unlabeled."
         )
     missing = np.setdiff1d(classes, found).tolist()
     if missing:
         raise ValueError(
-            f"No row is labelled {missing[0]!r}, one of the given classes {classes.tolist()}. "
-            "Label at least one row of each class, or leave that class out of `classes`."
+            f"No row is labeled {missing[0]!r}, one of the given classes {classes.tolist()}. Label at least one row of "
+            "each class, or remove it from `classes`."
         )
     if len(classes) < 2:
         raise ValueError(
-            f"y has one class only, {classes.tolist()[0]!r}: a classifier needs labelled rows of at least two classes."
+            f"y has one class only, {classes.tolist()[0]!r}: a classifier needs labeled rows of at least two classes."
         )
+
+
+def check_sample_weight(sample_weight: ArrayLike, rows: int) -> NDArray[np.float64]:
+    """Return `sample_weight` as float64 ``(rows,)``; raise ValueError if it is not finite, at least 0, one per row."""
+    weights = np.asarray(sample_weight, dtype=np.float64)
+    if weights.ndim == 0:
+        weights = np.full(rows, weights)
+    if weights.shape != (rows,):
+        raise ValueError(f"sample_weight.shape == {weights.shape}, expected {(rows,)}: one weight per row of X.")
+    if not (np.isfinite(weights) & (weights >= 0)).all():
+        worst = weights[~(np.isfinite(weights) & (weights >= 0))][0]
+        raise ValueError(f"sample_weight holds {worst}. Negative values, infinity and NaN are not weights.")
+    return weights
 
 
 def label_weights(
@@ -300,26 +246,64 @@ def label_weights(
     sample_weight: ArrayLike | None,
     class_weight: dict[Any, float] | str | None,
 ) -> NDArray[np.float64] | None:
-    """How much each row's label counts: its own weight times its class's; None where all count the same.
-
-    Examples
-    --------
-    >>> label_weights(np.array([0, 1, -1]), np.array(["cat", "dog"]), [1, 2, 3], {"dog": 10}).tolist()
-    [1.0, 20.0, 3.0]
-    """
+    """Return the weight of each row's label: its sample weight times its class's weight; None if all are equal."""
     if sample_weight is None and class_weight is None:
         return None
-    weights = np.array(_check_sample_weight(sample_weight, codes, dtype=np.float64, ensure_non_negative=True))
+    weights = np.ones(len(codes)) if sample_weight is None else check_sample_weight(sample_weight, len(codes)).copy()
     labeled = codes != NO_LABEL
     if class_weight is not None:
-        of_class = compute_class_weight(class_weight, classes=classes, y=classes[codes[labeled]])
-        if not ((of_class >= 0) & (of_class < np.inf)).all():
+        per_class = compute_class_weight(class_weight, classes=classes, y=classes[codes[labeled]])
+        if not ((per_class >= 0) & (per_class < np.inf)).all():
             raise ValueError(f"class_weight={class_weight!r}: expected finite numbers of at least 0.")
-        weights[labeled] *= of_class[codes[labeled]]
-    weightless = np.setdiff1d(codes[labeled], codes[labeled & (weights > 0)])
-    if len(weightless):
+        weights[labeled] *= per_class[codes[labeled]]
+    zero = np.setdiff1d(codes[labeled], codes[labeled & (weights > 0)])
+    if len(zero):
         raise ValueError(
-            f"Every labelled row of class {classes[weightless].tolist()[0]!r} has weight zero. Give at least one row "
-            "of each class a positive weight, or leave that class's labels out."
+            f"Every labeled row of class {classes[zero].tolist()[0]!r} has weight zero. Give at least one row of each "
+            "class a positive weight, or remove that class's labels."
         )
     return weights
+
+
+def as_counts(weights: NDArray[np.float64]) -> NDArray[np.int64] | None:
+    """Return the smallest integers with the ratios of `weights`, or None if they would repeat rows too often."""
+    positive = weights[weights > 0]
+    if not len(positive):
+        return None
+    with np.errstate(over="ignore"):
+        ratios = weights / positive.min()
+    for scale in range(1, MAX_REPETITION + 1):  # every positive ratio is >= 1, so larger scales repeat too often
+        counts = np.rint(scale * ratios)
+        if not counts.sum() <= MAX_REPETITION * len(positive):
+            return None
+        if np.allclose(counts, scale * ratios, rtol=1e-6, atol=0):  # float32 weights are no more exact than that
+            return np.asarray(counts, np.int64)
+    return None
+
+
+def row_indices(rows: Array, targets: Array, counts: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
+    """Return the indices of the rows to train on, each repeated `counts` times (default: once).
+
+    If no row occurs twice, the indices ascend. Otherwise equal rows must be interchangeable, so that a row of weight
+    two trains like the row given twice: the indices are sorted by a hash of row and target, wherever the rows stand.
+    """
+    indices = np.arange(len(rows)) if counts is None else np.repeat(np.arange(len(rows)), counts)
+    if len(np.unique(_checksums(rows, targets)[indices])) == len(indices):
+        return indices
+    digests = [
+        hashlib.blake2b((row + 0).tobytes() + (target + 0).tobytes(), digest_size=16).digest()  # -0.0 + 0 is 0.0
+        for row, target in zip(rows, targets, strict=True)
+    ]
+    return np.array(sorted(indices.tolist(), key=digests.__getitem__))
+
+
+def _checksums(rows: Array, targets: Array) -> NDArray[np.uint64]:
+    """Return a 64-bit checksum of each row and target. Integer products: exact in any order, unlike floats."""
+    sums = np.zeros(len(rows), np.uint64)
+    random = np.random.default_rng(0)
+    for part in (rows.reshape(len(rows), -1), targets.reshape(len(targets), -1)):
+        factors = random.integers(0, 2**64, part.shape[1] * part.itemsize // 4, np.uint64)
+        for start in range(0, len(part), 4096):
+            bits = (np.ascontiguousarray(part[start : start + 4096]) + 0).view(np.uint32)
+            sums[start : start + 4096] += bits @ factors
+    return sums

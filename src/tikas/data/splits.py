@@ -1,4 +1,4 @@
-"""Which training rows are labelled, which are held out, and which are only looked at."""
+"""Splits: which training rows are labeled, which are held out for validation, which are used without their label."""
 
 from __future__ import annotations
 
@@ -8,63 +8,40 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-# Each draw has a stream of its own, so that the held-out rows do not depend on how many labels are asked for.
-# Not zero: NumPy takes [seed, 0] for the same seed as [seed].
-_VALIDATION_STREAM, _LABEL_STREAM, _SPARED_STREAM = 1, 2, 3
+# Each draw has its own random stream, so the validation rows do not depend on the number of labels.
+# The numbers start at 1 because NumPy treats the seed [seed, 0] as [seed].
+_VALIDATION_STREAM, _LABEL_STREAM, _KEPT_STREAM = 1, 2, 3
 
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """The rows of a training set, by what a run may use of them.
-
-    The labelled rows stand among the unlabelled ones: a ladder denoises every row it may look at, and knows the class
-    of a few of them. So `labeled` is a part of `unlabeled`, and `validation` is apart from both.
+    """Row indices of a training set. `labeled` is a subset of `unlabeled`; `validation` is disjoint from both.
 
     Parameters
     ----------
     labeled : ndarray of int64
-        Rows whose label is used, as many of each class; in no particular order.
+        Rows whose label is used, in random order.
     unlabeled : ndarray of int64
-        Every row that is not held out, ascending.
+        All rows that are not held out, ascending: every one of them is denoised.
     validation : ndarray of int64
-        Rows held out to choose settings on, ascending.
-
-    Examples
-    --------
-    >>> rows = Split(labeled=np.array([7, 2]), unlabeled=np.arange(8), validation=np.array([8, 9]))
-    >>> bool(np.isin(rows.labeled, rows.unlabeled).all()), bool(np.isin(rows.labeled, rows.validation).any())
-    (True, False)
+        Labeled rows held out, ascending.
     """
 
     labeled: NDArray[np.int64]
     unlabeled: NDArray[np.int64]
     validation: NDArray[np.int64]
 
-    def rows_of_an_update(self, batch_size: int, labeled_batch_size: int) -> tuple[int, int]:
-        """How many unlabelled and labelled rows an update has: where every row is labelled, they are the same rows.
-
-        Examples
-        --------
-        >>> y = np.arange(60) % 3
-        >>> split(y, labels=6).rows_of_an_update(100, 50), split(y, labels=None).rows_of_an_update(20, 50)
-        ((60, 50), (20, 20))
-        """
-        unlabeled = min(batch_size, len(self.unlabeled))
-        return unlabeled, unlabeled if self.fully_labeled else labeled_batch_size
-
     @property
     def fully_labeled(self) -> bool:
         return len(self.labeled) == len(self.unlabeled)
 
-    def hidden(self, y: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Rows whose label is known, and neither used nor held out: training looks at them without it.
+    def batch_sizes(self, batch_size: int, labeled_batch_size: int) -> tuple[int, int]:
+        """Return the unlabeled and labeled rows of an update; in a fully labeled split both are the same rows."""
+        unlabeled = min(batch_size, len(self.unlabeled))
+        return unlabeled, unlabeled if self.fully_labeled else labeled_batch_size
 
-        Examples
-        --------
-        >>> y = np.array([0, 1, 0, 1, -1])
-        >>> len(split(y, labels=2, validation=1).hidden(y))
-        1
-        """
+    def hidden(self, y: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the training rows whose label is known but not used."""
         return np.setdiff1d(self.unlabeled[y[self.unlabeled] >= 0], self.labeled)
 
 
@@ -74,121 +51,104 @@ def split(
     *,
     validation: int = 0,
     seed: int = 0,
-    classes: Sequence[object] | None = None,
+    classes: Sequence[object] | NDArray[np.generic] | None = None,
 ) -> Split:
-    """Hold out validation rows, then choose the labelled rows, balanced over the classes.
+    """Hold out validation rows, then choose labeled rows, balanced over the classes.
 
-    The rows depend on `y`, the counts and the seed alone. With the same seed and validation rows, a class's share of
-    few labels is a part of its share of many.
+    The result depends on `y`, the counts and the seed alone. With the same seed and validation rows, the labeled rows
+    of a class with few labels are a subset of those with many.
 
     Parameters
     ----------
     y : array-like of int, shape (n,)
-        The class of each row; −1 where it is not known.
+        Class code of each row; -1 where it is not known.
     labels : int or None
-        How many labels to use: equally many of each class, a remainder going to classes chosen at random. ``None``,
-        or as many as there are, means every known label, however many each class has.
+        Number of labels to use: equally many of each class, the remainder from random classes. None, or as many as
+        there are, uses every known label, balanced or not.
     validation : int, default=0
-        How many rows to hold out, drawn from the rows whose class is known. Each class keeps at least one of its own
-        to train on.
+        Number of labeled rows to hold out. Each class keeps at least one labeled row to train on.
     seed : int, default=0
-        Not negative.
     classes : sequence, optional
-        What each class is called, for the messages; by default, its number.
-
-    Returns
-    -------
-    Split
+        Names of the classes for error messages; default: their codes.
 
     Raises
     ------
     ValueError
-        If `y` is not made of classes, or the counts cannot be had from it.
+        If `y` holds no class codes, or has too few labels for the counts.
 
     Examples
     --------
     >>> import numpy as np
-    >>> from tikas.data.splits import split
     >>> y = np.repeat([0, 1, 2], 10)
     >>> rows = split(y, labels=6, validation=5, seed=1)
-    >>> np.bincount(y[rows.labeled]).tolist()
-    [2, 2, 2]
-    >>> len(rows.unlabeled), len(rows.validation)
-    (25, 5)
+    >>> np.bincount(y[rows.labeled]).tolist(), len(rows.unlabeled), len(rows.validation)
+    ([2, 2, 2], 25, 5)
     """
-    y = _checked_classes(y)
+    y = np.asarray(y)
+    if y.ndim != 1 or y.dtype.kind not in "iu" or (y.dtype.kind == "i" and (y < -1).any()):
+        raise ValueError(
+            f"y has shape {y.shape} and type {y.dtype}; expected one class code per row: integers from 0, "
+            "and -1 where the class is not known."
+        )
     for name, value in (("labels", labels), ("validation", validation), ("seed", seed)):
         if value is not None and value < 0:
             raise ValueError(f"{name}={value} was given; expected 0 or more.")
-
+    y = y.astype(np.int64)
     known = np.flatnonzero(y >= 0)
-    found = np.unique(y[known])
-    if validation > known.size - found.size:
+    codes = np.unique(y[known])
+    if not known.size:
+        raise ValueError(f"None of the {len(y)} rows is labeled; expected at least one labeled row of each class.")
+    if validation > known.size - codes.size:
         raise ValueError(
-            f"validation={validation} rows cannot be held out of {known.size} rows with a known label: each of the "
-            f"{found.size} classes needs one to train on. Hold out at most {known.size - found.size}."
+            f"validation={validation} is too many: {known.size} rows are labeled, and each of the {codes.size} classes "
+            f"needs one to train on. Hold out at most {known.size - codes.size}."
         )
-    held_out = _held_out(y, known, found, validation, seed)
+    held_out = _draw_validation(y, known, codes, validation, seed)
     in_training = np.ones(len(y), dtype=bool)
     in_training[held_out] = False
     known = known[in_training[known]]
-    rows_of = {str(c) if classes is None else repr(classes[c]): known[y[known] == c] for c in found}
+    names = [str(code) if classes is None else repr(classes[code]) for code in codes]
+    rows = [known[y[known] == code] for code in codes]
     return Split(
-        labeled=_balanced(rows_of, labels, np.random.default_rng([seed, _LABEL_STREAM])),
+        labeled=_draw_balanced(rows, names, labels, np.random.default_rng([seed, _LABEL_STREAM])),
         unlabeled=np.flatnonzero(in_training).astype(np.int64),
         validation=np.sort(held_out).astype(np.int64),
     )
 
 
-def _held_out(
-    y: NDArray[np.int64], known: NDArray[np.int64], classes: NDArray[np.int64], validation: int, seed: int
+def _draw_validation(
+    y: NDArray[np.int64], known: NDArray[np.int64], codes: NDArray[np.int64], validation: int, seed: int
 ) -> NDArray[np.int64]:
-    """Rows drawn from all that are known; where that takes a class's last row, from all but one of each class."""
+    """Draw from all labeled rows; if that takes a class's last row, draw again, keeping one random row per class."""
     drawn = np.random.default_rng([seed, _VALIDATION_STREAM]).choice(known, validation, replace=False)
-    kept = np.setdiff1d(known, drawn)
-    if len(np.unique(y[kept])) == len(classes):
+    if len(np.unique(y[np.setdiff1d(known, drawn)])) == len(codes):
         return np.asarray(drawn)
-    rng = np.random.default_rng([seed, _SPARED_STREAM])
-    spared = [rng.choice(known[y[known] == each]) for each in classes]
-    return np.asarray(rng.choice(np.setdiff1d(known, spared), validation, replace=False))
+    rng = np.random.default_rng([seed, _KEPT_STREAM])
+    kept = [rng.choice(known[y[known] == code]) for code in codes]
+    return np.asarray(rng.choice(np.setdiff1d(known, kept), validation, replace=False))
 
 
-def _checked_classes(y: ArrayLike) -> NDArray[np.int64]:
-    y = np.asarray(y)
-    if y.ndim != 1 or not np.issubdtype(y.dtype, np.integer):
-        raise ValueError(
-            f"y has shape {y.shape} and type {y.dtype}; expected one whole number per row. "
-            f"Number the classes from 0, with −1 where the class is not known."
-        )
-    if not np.any(y >= 0):
-        raise ValueError(f"None of the {len(y)} rows has a known label. At least one of each class is needed.")
-    if y.min() < -1:
-        raise ValueError(f"y holds {y.min()}; expected classes from 0, and −1 where the class is not known.")
-    return y.astype(np.int64)
-
-
-def _balanced(rows_of: dict[str, NDArray[np.int64]], labels: int | None, rng: np.random.Generator) -> NDArray[np.int64]:
-    n_classes = len(rows_of)
-    available = sum(rows.size for rows in rows_of.values())
+def _draw_balanced(
+    rows: list[NDArray[np.int64]], names: list[str], labels: int | None, rng: np.random.Generator
+) -> NDArray[np.int64]:
+    """Draw `labels` rows, equally many from each class's `rows`."""
+    n_classes, available = len(rows), sum(map(len, rows))
     labels = available if labels is None else labels
     if labels > available:
-        raise ValueError(f"{labels} labels were asked for but {available} are there to train on. Ask for at most that.")
+        raise ValueError(f"labels={labels} is too many: {available} labeled rows are there to train on.")
     if labels < n_classes:
-        raise ValueError(
-            f"{labels} labels cannot cover {n_classes} classes: each needs at least one. Ask for {n_classes} or more."
-        )
-
-    shuffled = [rng.permutation(rows) for rows in rows_of.values()]
-    shares = np.full(n_classes, labels // n_classes)
-    shares[rng.permutation(n_classes)[: labels % n_classes]] += 1
+        raise ValueError(f"labels={labels} is too few: {n_classes} classes need at least one each.")
+    shuffled = [rng.permutation(of_class) for of_class in rows]
+    counts = np.full(n_classes, labels // n_classes)
+    counts[rng.permutation(n_classes)[: labels % n_classes]] += 1
     if labels == available:
-        shares = np.array([rows.size for rows in shuffled])
-    for name, rows, share in zip(rows_of, shuffled, shares, strict=True):
-        if rows.size < share:
+        counts = np.array([len(of_class) for of_class in rows])
+    for name, of_class, count in zip(names, rows, counts, strict=True):
+        if len(of_class) < count:
             raise ValueError(
-                f"Class {name} has {rows.size} labelled rows to train on, but {share} are needed for {labels} labels "
-                f"balanced over {n_classes} classes. Ask for at most {n_classes * min(map(len, shuffled))}, hold out "
-                f"fewer rows, or use every label there is (--labels all, or labels=None in Python)."
+                f"Class {name} has {len(of_class)} labeled rows to train on, but labels={labels} balanced over "
+                f"{n_classes} classes needs {count}. Ask for at most {n_classes * min(map(len, rows))} labels, hold "
+                "out fewer rows, or use all labels (--labels all, or labels=None in Python)."
             )
-    chosen = np.concatenate([rows[:share] for rows, share in zip(shuffled, shares, strict=True)])
+    chosen = np.concatenate([of_class[:count] for of_class, count in zip(shuffled, counts, strict=True)])
     return rng.permutation(chosen).astype(np.int64)

@@ -1,7 +1,6 @@
-"""The scikit-learn door: `LadderClassifier`, `LadderRegressor`, and `load`, which brings either back from its file."""
+"""Estimators with scikit-learn's conventions: `LadderClassifier` and `LadderRegressor`."""
 
 from tikas.estimators.classifier import LadderClassifier
-from tikas.estimators.loading import load
 from tikas.estimators.regressor import LadderRegressor
 
-__all__ = ["LadderClassifier", "LadderRegressor", "load"]
+__all__ = ["LadderClassifier", "LadderRegressor"]

@@ -1,4 +1,4 @@
-"""The classifier among the estimators."""
+"""The classifier: class labels in, probabilities out."""
 
 from __future__ import annotations
 
@@ -6,144 +6,144 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike
 from sklearn.base import ClassifierMixin
-from sklearn.utils.validation import _check_sample_weight
 
 from tikas.data.labels import (
     NO_LABEL,
     as_array,
+    check_sample_weight,
     encode_labels,
     is_unlabeled,
     label_weights,
     labels_to_compare,
-    one_for_each_row,
+    one_per_row,
 )
-from tikas.data.preprocess import check_scale
-from tikas.estimators.base import LadderEstimator
-from tikas.estimators.inputs import Array
-from tikas.estimators.members import top_bias
-from tikas.fitted import Fitted
-from tikas.model.ladder import Ladder
-from tikas.training.devices import without_autocast, without_default_device
+from tikas.estimators.base import Array, LadderEstimator
+from tikas.training.environment import environment
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
-    """A classifier that learns from a few labelled rows and many unlabelled ones.
+    """A ladder network that classifies, trained on labeled and unlabeled rows together.
 
     Parameters
     ----------
-    network : sequence of int, str or rung; str; or torch.nn.Module, default=(256, 128)
-        The hidden rungs from the bottom up: units of dense ones, rungs such as ``Conv(32, 5, padding="full")`` and
-        ``MaxPool(2)``, or texts of them, ``"conv 32 5 full"`` and ``"max 2"``. The top follows by itself; with ``()``
-        it stands on the input. Or a network of the paper by its name: ``"mlp"``, ``"conv_fc"``, ``"conv_small"``,
-        ``"conv_large"``. Or a module of your own that ends in class scores, which gets the Γ-model, as
-        ``"conv_pool_cnn_c"`` does: see the notes.
+    network : sequence of int, str or layer spec; str; or torch.nn.Module, default=(256, 128)
+        The hidden layers from the input up: numbers of units for dense layers, specs such as
+        ``Conv(32, 5, padding="full")`` and ``MaxPool(2)``, or the same as text, ``"conv 32 5 full"`` and ``"max 2"``.
+        The output layer is added; with ``()`` it is connected to the input. A string names a network of the paper:
+        ``"mlp"``, ``"conv_fc"``, ``"conv_small"``, ``"conv_large"`` or ``"conv_pool_cnn_c"``. A module that returns
+        class scores is trained as a Γ-model; see the notes.
     preprocess : {"none", "standardize", "whiten"}, default="none"
-        What is done to the rows first, fitted on those of `fit` and applied in every prediction: nothing; every column
-        (of images every channel) brought to mean zero and deviation one; or contrast normalisation and ZCA whitening
-        of images.
+        Transformation that `fit` fits to the rows and every prediction applies. ``"standardize"`` scales each column
+        (of images, each channel) to mean 0 and deviation 1. ``"whiten"`` applies contrast normalization and ZCA
+        whitening to images.
     activation : {"relu", "leaky_relu", "tanh", "gelu", "linear"}, default="relu"
-        Of the hidden rungs that do not say their own.
-    noise : float or tuple of float, default=0.2
-        Deviation of the noise on the input and on each rung; the last one given holds for the rungs above it.
-    costs : float, tuple of float or None, default=None
-        Weights of the denoising costs, the input's first; the last one given holds for the rungs above it. A single
-        number is the top's alone (the Γ-model); 0 leaves the supervised network. None lets them follow from the scale
-        of the rows: 1000, 10 and 0.1 for pixels in [0, 1], 10, 1 and 0.1 for standardised columns. Of networks that
-        begin with a convolution or pooling it makes the Γ-model: 1, or the paper's 4 for ``"conv_large"``; the paper's
-        1000, 10 and 0.1 for ``"conv_fc"``.
+        Activation of the hidden layers whose spec names none.
+    noise : float or sequence of float, default=0.2
+        Standard deviation of the noise added to the input and to each layer. The last value is repeated for the layers
+        above.
+    costs : float, sequence of float or None, default=None
+        Weights λ of the denoising costs, input first. The last value is repeated for the layers above. A single number
+        is the weight of the output layer alone (the Γ-model); 0 trains the supervised network. None derives them from
+        the data: 1000, 10 and 0.1 for pixels in [0, 1], smaller ones for columns of larger variance (10, 1 and 0.1 for
+        standardized columns). For a network that starts with a convolution or pooling None means 1, except for
+        ``"conv_large"`` (4) and ``"conv_fc"`` (1000, 10 and 0.1), as in the paper.
     denoiser : {"gaussian", "mlp", "no-product", "linear", "additive"}, default="gaussian"
         The denoising function.
     epochs : int or None, default=None
-        Passes over the rows. None lets them follow from network and rows: 100 for a network that begins with a
-        convolution or pooling, for a module of your own, and for columns that vary as pixels in [0, 1] do, 300 for
-        other columns, such as standardised ones; or more where that would be fewer than 900 updates, or fewer (but ten)
-        where it would be more than 15,000. Of images a network of dense rungs takes the values as columns.
+        Passes over the rows. None means 100 for pixels in [0, 1], for images in a network that starts with a
+        convolution or pooling, and for modules; 300 for other columns; but at least 10 epochs and 900 updates, and at
+        most 15,000 updates.
     annealed : float, default=1/3
-        Share of the updates, at the end, over which the learning rate goes linearly to zero.
+        Fraction of the updates, at the end, during which the learning rate decreases linearly to zero.
     learning_rate : float, default=0.005
-        Of Adam.
+        Learning rate of Adam.
     batch_size : int, default=100
-        Rows in an update for the denoising costs.
+        Rows of an update for the denoising costs.
     labeled_batch_size : int, default=50
-        Labelled rows in an update.
+        Labeled rows of an update.
     calibration : {"all", "labeled"}, default="all"
-        Which rows the statistics for prediction come from.
+        Rows from which the normalization statistics for predictions are computed after training.
     precision : {"fast", "exact"}, default="fast"
-        Of the products in training. Fast ones are bf16 or TF32 on a GPU, and bf16 in long runs of dense rungs on a CPU
-        that is quicker by it; exact ones are float32 everywhere. Predictions are exact in any case.
-    classes : array-like, optional
-        The classes, where you want each to be labelled at least once. By default those found in y.
+        Precision of matrix products during training. ``"fast"`` allows bf16 and TF32 where they are faster,
+        ``"exact"`` uses float32 everywhere. Predictions never use reduced precision.
+    classes : array-like or None, default=None
+        The classes, in the order of the columns of `predict_proba`; each must have a labeled row. None takes the sorted
+        labels of y.
     class_weight : dict, "balanced" or None, default=None
-        How much each class's labels count.
+        Weight of each class's labels, as elsewhere in scikit-learn.
     n_members : int, default=1
-        Ladders of different seeds, trained together; their probabilities are averaged.
+        Number of ladders with different seeds. They are trained together, and their probabilities are averaged.
     warm_start : bool, default=False
-        Whether `fit` goes on from the last fit's ladders, with the history and the count of epochs going on too.
+        Whether `fit` continues training the ladders of the previous `fit`.
     random_state : int, RandomState or None, default=None
-        Decides on first weights, order and noise. With an int, members have the seeds that follow it.
-    device : str, optional
-        Where to train: ``"cpu"``, ``"cuda"`` or one GPU, ``"cuda:1"``; by default on the GPUs if there are any. The
-        fitted ladders lie on the CPU. Images, and flat rows if they are many, are predicted on that GPU too, some
-        thousand at a time; on the CPU where it is not there, as with a model from another machine.
+        Determines initial weights, order of rows and noise. Member ``i`` has the seed ``random_state + i`` if this is
+        an int.
+    device : str or None, default=None
+        Where to train: ``"cpu"``, ``"cuda"`` or ``"cuda:1"``. None uses a GPU if there is one. The fitted ladders are
+        moved to the CPU. Images and large tables are predicted on that GPU too, if it is available then.
     verbose : bool, default=False
-        Whether a progress bar is shown, or where there is no terminal, a line before each fleet starts.
+        Whether to show a progress bar.
 
     Attributes
     ----------
-    classes_ : ndarray
-        The classes, in the order of `predict_proba`.
+    classes_ : ndarray of shape (n_classes,)
+        The classes, in the order of the columns of `predict_proba`.
     transduction_ : ndarray of shape (n_samples,)
-        For every row of `fit` its label, or where it had none the class predicted for it.
+        The label of each row of `fit`: the given one, or the predicted one where none was given.
     history_ : list of dict
-        A line an epoch: ``member``, ``epoch``, ``learning_rate``, ``total``, ``supervised``, ``denoising``,
-        ``seconds``.
-    ladder_, ladders_ : Ladder, list of Ladder
-        The first member, and all of them; where the network is a module, what `tikas.gamma` makes of copies of it.
+        One dict per epoch and member: ``member``, ``epoch``, ``learning_rate``, ``total``, ``supervised``,
+        ``denoising``, ``seconds``.
+    ladder_ : Ladder or Gamma
+        The first member.
+    ladders_ : list of Ladder or of Gamma
+        All members.
     input_shape_ : tuple of int
-        The shape of a row, or of an image with its channels first.
-    preparation_ : Whitening or Standardization or None
-        What rows go through first.
+        Shape of a row; of an image ``(channels, height, width)``.
+    preparation_ : Standardization, Whitening or None
+        The fitted transformation of `preprocess`.
     input_range_ : tuple of float or None
-        The smallest and the largest value of the rows of `fit`, standardised where they are. Rows to predict that lie
-        far beyond are of another scale, and warned of. None with whitening, which leaves no scale, and in a model from
-        a file from before it was kept.
+        Smallest and largest value of the rows of `fit` after `preprocess`. Predictions warn about rows far outside.
+        None after whitening.
     recipe_ : Recipe
-        What they were trained by.
+        All hyperparameters of the fit, including those derived from the data.
     seeds_ : list of int
-        The members' seeds; ``random_state=seeds_[0]`` gives the first member again, up to rounding. None in a model
-        from a file of tikas' first format.
-    n_features_in_, feature_names_in_, n_iter_
-        As everywhere in scikit-learn; epochs are what is counted. The features of an image are its values.
+        The seed of each member.
+    n_features_in_ : int
+        Number of values of a row.
+    feature_names_in_ : ndarray of str
+        Column names, if X was a data frame with string names.
+    n_iter_ : int
+        Number of epochs trained.
 
     Notes
     -----
-    Rows are ``(n, features)``, images ``(n, channels, height, width)`` or, if they are grey, ``(n, height, width)``. A
-    network that begins with a dense rung takes images too, each as the row of its values. What was fitted on images
-    also predicts rows of as many values, in the order that ``reshape`` gives them.
+    A row without a label has the label -1, None, NaN or ``pd.NA``.
 
-    A module is copied, the copy trained in single precision from the weights that it has, and X given to it as it is.
-    Its noise is ``noise``, one or two (the input's, all others'), its one cost ``costs``, 1 by default; `tikas.gamma`
-    says where they go. All members start from its weights and differ in order and noise. What it draws by itself, in
-    dropout, follows from ``random_state`` too. All of it trains in training mode: a layer that is to stay frozen
-    overrides `train`. It can be pickled, and not saved: a file without code does not bring a module back.
-    ``"conv_pool_cnn_c"`` is such a module, but that every member draws its own first weights, and that it is saved.
+    X may be a table ``(n, features)``, color images ``(n, channels, height, width)`` or gray images ``(n, height,
+    width)``. A network that starts with a dense layer flattens images. A model fitted on images also predicts flattened
+    ones.
+
+    A module is copied for each member, converted to float32 and given X as it is. Training starts from the module's
+    weights, so that members differ in the order of rows and in noise. `noise` has one or two values (the second for
+    all noise after the input), `costs` one, 1 by default; see `tikas.gamma`. Layers that must stay frozen should
+    override `train`. The fitted estimator can be pickled but not saved, since a file without code cannot restore a
+    module. ``"conv_pool_cnn_c"`` is a module too, but it can be saved, and each member has its own initial weights.
 
     Examples
     --------
     >>> from sklearn.datasets import load_iris
     >>> from tikas import LadderClassifier
     >>> X, y = load_iris(return_X_y=True)
-    >>> y[5:50] = y[55:100] = y[105:150] = -1  # five labels a class
+    >>> y[5:50] = y[55:100] = y[105:150] = -1  # keep five labels per class
     >>> X = (X - X.mean(0)) / X.std(0)
     >>> classifier = LadderClassifier(network=(32,), epochs=20, random_state=0).fit(X, y)
     >>> classifier.predict(X[:2]).tolist()
     [0, 0]
 
-    Images, and two rungs that work on them:
+    A convolutional network on images:
 
     >>> from sklearn.datasets import load_digits
     >>> from tikas import Conv, MaxPool
@@ -161,129 +161,142 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
     class_weight: dict[Any, float] | str | None = None
 
     def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
-        """Train on all rows, and on the labels of those that have one.
+        """Train on all rows, and on the labels of the labeled ones.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features) or (n_samples, [channels,] height, width)
-            Labelled and unlabelled rows together, of about unit scale.
+            Labeled and unlabeled rows, scaled to about unit size.
         y : array-like of shape (n_samples,)
-            Classes; -1 where there is no label, or None, NaN or ``pd.NA``.
-        sample_weight : array-like of shape (n_samples,), optional
-            How much each row counts, by the ratios alone. Where these are those of small whole numbers (that add up to
-            no more than ten times the rows of positive weight), rows are repeated so often, and the result is that of
-            repeated rows to the last digit. Other weights count labelled rows in the supervised cost. A row of weight
-            zero is always as if it were not there; one that is to serve without its label is marked in y.
+            Class labels: whole numbers, strings or booleans; -1, None, NaN or ``pd.NA`` for unlabeled rows.
+        sample_weight : array-like of shape (n_samples,) or None, default=None
+            Relative weight of each row. Weights in the ratio of small whole numbers are the same as repeated rows, as
+            long as this gives at most ten times as many rows. Other weights apply to the supervised cost. Rows of
+            weight zero are ignored.
 
         Returns
         -------
         LadderClassifier
-            Itself, fitted.
+            The fitted estimator.
 
         Raises
         ------
         ValueError
-            Where a parameter, the rows or the labels cannot be used; the message says what to do. The estimator stays
-            what it was.
+            If a parameter, X, y or sample_weight is invalid. The estimator is left unchanged by all errors.
         TrainingDivergedError
-            Where a cost of every member was no longer a finite number. Where others are left they are the model, and a
-            warning says which are lost; with ``warm_start`` it stays what it was.
+            If the costs of all members became infinite or NaN; with ``warm_start=True``, those of any member.
+            Otherwise diverged members are left out with a warning.
         KeyboardInterrupt
-            Where Ctrl-C comes before an epoch is finished. Later on what was learnt until then is kept, of members that
-            learnt anything, and a warning says how much that is.
+            If Ctrl-C was pressed before the first epoch was complete. Later on, training ends with a warning and the
+            estimator is fitted as far as it got.
 
         Examples
         --------
+        >>> from tikas import LadderClassifier
         >>> X, y = [[0.0], [0.1], [0.9], [1.0]] * 10, ["low", None, None, "high"] * 10
         >>> classifier = LadderClassifier((8,), costs=1.0, epochs=50, batch_size=20, random_state=0).fit(X, y)
         >>> classifier.transduction_[:4].tolist()
         ['low', 'low', 'high', 'high']
         """
-        with without_default_device(), without_autocast(), self._all_or_nothing():
-            rows = self._check_training_rows(X)
-            labels = one_for_each_row(y, len(rows))
+        with environment(), self._unchanged_on_error():
+            recipe = self._recipe()
+            rows = self._check_training_rows(X, recipe)
+            labels = one_per_row(y, len(rows))
             codes, classes = encode_labels(labels, None if self.classes is None else as_array(self.classes))
-            before = getattr(self, "classes_", classes)
-            if self.warm_start and not np.array_equal(before, classes):
+            if self.warm_start and not np.array_equal(getattr(self, "classes_", classes), classes):
                 raise ValueError(
-                    f"warm_start=True: the fitted model knows the classes {before.tolist()}, and y holds "
-                    f"{classes.tolist()}. Fit on labels of the same classes, or set warm_start=False."
+                    f"warm_start=True: the fitted model has the classes {self.classes_.tolist()}, and y holds "
+                    f"{classes.tolist()}. Give labels of the same classes, or set warm_start=False."
                 )
-            label_weights(codes, classes, sample_weight, None)  # of all rows: no class may be left out
-            places, weights = self._counted(rows, codes, sample_weight)
-            counted, taken = codes[places], self._prepare(rows[places])
-            check_scale(self._columns(taken), getattr(self, "feature_names_in_", None))
-            weights = label_weights(counted, classes, weights, self.class_weight)
-            self._train(taken, counted, counted != NO_LABEL, len(classes), weights)
+            label_weights(codes, classes, sample_weight, None)  # every class needs a positive weight
+            selected, weights = self._select_rows(rows, codes, sample_weight)
+            weights = label_weights(codes[selected], classes, weights, self.class_weight)
+            self._fit(recipe, rows[selected], codes[selected], weights, classes)
             self.classes_ = classes
-            predicted = self._answers_to(rows, "probabilities").argmax(1)
-            self.transduction_ = classes[np.where(codes == NO_LABEL, predicted, codes)]
+            self.transduction_ = classes[codes]
+            unlabeled = codes == NO_LABEL
+            if unlabeled.any():
+                probabilities = self._predict_rows(rows[unlabeled], "probabilities")
+                self.transduction_[unlabeled] = classes[probabilities.argmax(1)]
         return self
 
-    @torch.no_grad()
-    def _weigh_outputs(self, ladders: list[Ladder], targets: Array, weights: Array) -> None:
-        """Let the top's biases start from the logarithm of each class's share of the weight, where weights differ.
-
-        A class that weighs next to nothing has next to no gradient that could lower its score; whatever score the first
-        weights gave to its rows would stay, and they would be predicted.
-        """
-        if np.ptp(weights) > 0:
-            shares = np.bincount(targets, weights.astype(float)) / weights.sum(dtype=float)
-            odds = torch.from_numpy(np.log(shares * len(shares)))
-            for ladder in ladders:
-                bias = top_bias(ladder)
-                if bias is not None:
-                    bias.add_(odds)
-
     def predict_proba(self, X: ArrayLike) -> Array:
-        """The probability of each class, ``(n, classes)``, averaged over the members.
+        """Return the probability of each class, averaged over the members.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features) or (n_samples, [channels,] height, width)
+            Rows on the scale of those of `fit`.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_classes)
+            Probabilities, with classes ordered as in ``classes_``.
 
         Examples
         --------
+        >>> from tikas import LadderClassifier
         >>> X, y = [[0.0], [0.1], [0.9], [1.0]] * 10, ["low", None, None, "high"] * 10
         >>> classifier = LadderClassifier((8,), costs=1.0, epochs=3, batch_size=20, n_members=2).fit(X, y)
         >>> classifier.predict_proba([[0.05]]).sum().round(6).item()
         1.0
         """
-        return self._answers(X, "probabilities")
+        return self._predict(X, "probabilities")
 
     def predict(self, X: ArrayLike) -> Array:
-        """The most probable class of each row.
+        """Return the most probable class of each row.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features) or (n_samples, [channels,] height, width)
+            Rows on the scale of those of `fit`.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,)
+            Class labels.
 
         Examples
         --------
+        >>> from tikas import LadderClassifier
         >>> X, y = [[0.0], [0.1], [0.9], [1.0]] * 10, ["low", None, None, "high"] * 10
         >>> classifier = LadderClassifier((8,), costs=1.0, epochs=50, batch_size=20, random_state=0).fit(X, y)
         >>> classifier.predict([[0.05], [0.95]]).tolist()
         ['low', 'high']
         """
-        probabilities = self.predict_proba(X)
+        probabilities = self._predict(X, "probabilities")
         return np.asarray(self.classes_[probabilities.argmax(1)])
 
     def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
-        """The accuracy on the rows that have a label; those without one are left out.
+        """Return the accuracy on the labeled rows.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features) or (n_samples, [channels,] height, width)
+            Rows on the scale of those of `fit`.
+        y : array-like of shape (n_samples,)
+            Class labels; unlabeled rows are ignored.
+        sample_weight : array-like of shape (n_samples,) or None, default=None
+            Weights of the rows.
+
+        Returns
+        -------
+        float
+            Fraction of labeled rows that are predicted correctly.
 
         Examples
         --------
+        >>> from tikas import LadderClassifier
         >>> X, y = [[0.0], [0.1], [0.9], [1.0]] * 10, [0, -1, -1, 1] * 10
         >>> classifier = LadderClassifier((8,), costs=1.0, epochs=50, batch_size=20, random_state=0).fit(X, y)
         >>> classifier.score([[0.05], [0.95], [0.5]], [0, 1, -1])
         1.0
         """
         predicted = self.predict(X)
-        labels = one_for_each_row(y, len(predicted))
+        labels = one_per_row(y, len(predicted))
         labeled = ~is_unlabeled(labels)
         if not labeled.any():
-            raise ValueError(f"None of the {len(labels)} rows is labelled, so there is nothing to score.")
-        weights = _check_sample_weight(sample_weight, predicted)[labeled]
-        right = predicted[labeled] == labels_to_compare(labels[labeled], self.classes_)
-        return float(np.average(right, weights=weights))
-
-    def _meaning(self) -> dict[str, Any]:
-        return {"classes": self.classes_}
-
-    def _take_meaning(self, fitted: Fitted) -> None:
-        assert fitted.classes is not None
-        self.classes_ = fitted.classes
-        if not np.array_equal(self.classes_, np.unique(self.classes_)):  # another fit is to keep their order
-            self.classes = self.classes_.tolist()
+            raise ValueError(f"None of the {len(labels)} rows is labeled, so that there is nothing to score.")
+        correct = predicted[labeled] == labels_to_compare(labels[labeled], self.classes_)
+        weights = None if sample_weight is None else check_sample_weight(sample_weight, len(labels))[labeled]
+        return float(np.average(correct, weights=weights))

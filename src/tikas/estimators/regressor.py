@@ -1,48 +1,118 @@
-"""The regressor among the estimators."""
+"""The regressor: values in, values out."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import RegressorMixin
 from sklearn.metrics import r2_score
-from sklearn.utils.validation import _check_sample_weight
 
-from tikas.data.labels import as_values, one_for_each_row, scale_of_values
-from tikas.data.preprocess import check_scale
-from tikas.estimators.base import LadderEstimator
-from tikas.estimators.inputs import Array
-from tikas.fitted import Fitted
-from tikas.training.devices import without_autocast, without_default_device
-from tikas.training.suitable import COSTS_OF_VALUES
+from tikas.data.labels import as_values, check_sample_weight, one_per_row, scale_of_values
+from tikas.estimators.base import Array, LadderEstimator
+from tikas.training.environment import environment
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class LadderRegressor(RegressorMixin, LadderEstimator):  # type: ignore[misc]
-    """A regressor that learns from a few labelled rows and many unlabelled ones.
+    """A ladder network that predicts a number, trained on labeled and unlabeled rows together.
 
-    Targets are standardised for training and put back for prediction.
+    Targets are standardized for training, and predictions are returned on the scale of the targets.
 
     Parameters
     ----------
-    network, preprocess, activation, noise, costs, denoiser, epochs, annealed, learning_rate, batch_size, \
-    labeled_batch_size, calibration, precision, n_members, warm_start, random_state, device, verbose
-        As for `LadderClassifier`, but that costs are (1, 0.1) by default, 0.1 for every rung, and a network is no
-        module.
+    network : sequence of int, str or layer spec; or str, default=(256, 128)
+        The hidden layers from the input up: numbers of units for dense layers, specs such as
+        ``Conv(32, 5, padding="full")`` and ``MaxPool(2)``, or the same as text, ``"conv 32 5 full"`` and ``"max 2"``.
+        The output layer is added; with ``()`` it is connected to the input. A string names a network of the paper:
+        ``"mlp"``, ``"conv_fc"``, ``"conv_small"`` or ``"conv_large"``.
+    preprocess : {"none", "standardize", "whiten"}, default="none"
+        Transformation that `fit` fits to the rows and every prediction applies. ``"standardize"`` scales each column
+        (of images, each channel) to mean 0 and deviation 1. ``"whiten"`` applies contrast normalization and ZCA
+        whitening to images.
+    activation : {"relu", "leaky_relu", "tanh", "gelu", "linear"}, default="relu"
+        Activation of the hidden layers whose spec names none.
+    noise : float or sequence of float, default=0.2
+        Standard deviation of the noise added to the input and to each layer. The last value is repeated for the layers
+        above.
+    costs : float, sequence of float or None, default=(1.0, 0.1)
+        Weights λ of the denoising costs, input first. The last value is repeated for the layers above. A single number
+        is the weight of the output layer alone; 0 trains the supervised network. None means the default.
+    denoiser : {"gaussian", "mlp", "no-product", "linear", "additive"}, default="gaussian"
+        The denoising function.
+    epochs : int or None, default=None
+        Passes over the rows. None means 100 for pixels in [0, 1] and for images in a network that starts with a
+        convolution or pooling, 300 for other columns; but at least 10 epochs and 900 updates, and at most 15,000
+        updates.
+    annealed : float, default=1/3
+        Fraction of the updates, at the end, during which the learning rate decreases linearly to zero.
+    learning_rate : float, default=0.005
+        Learning rate of Adam.
+    batch_size : int, default=100
+        Rows of an update for the denoising costs.
+    labeled_batch_size : int, default=50
+        Labeled rows of an update.
+    calibration : {"all", "labeled"}, default="all"
+        Rows from which the normalization statistics for predictions are computed after training.
+    precision : {"fast", "exact"}, default="fast"
+        Precision of matrix products during training. ``"fast"`` allows bf16 and TF32 where they are faster,
+        ``"exact"`` uses float32 everywhere. Predictions never use reduced precision.
+    n_members : int, default=1
+        Number of ladders with different seeds. They are trained together, and their predictions are averaged.
+    warm_start : bool, default=False
+        Whether `fit` continues training the ladders of the previous `fit`. The scale of the targets is kept.
+    random_state : int, RandomState or None, default=None
+        Determines initial weights, order of rows and noise. Member ``i`` has the seed ``random_state + i`` if this is
+        an int.
+    device : str or None, default=None
+        Where to train: ``"cpu"``, ``"cuda"`` or ``"cuda:1"``. None uses a GPU if there is one. The fitted ladders are
+        moved to the CPU. Images and large tables are predicted on that GPU too, if it is available then.
+    verbose : bool, default=False
+        Whether to show a progress bar.
 
     Attributes
     ----------
     transduction_ : ndarray of shape (n_samples,)
-        For every row of `fit` its target, or where it had none the value predicted for it.
-    target_mean_, target_deviation_ : float
-        What the targets were standardised by.
-    history_, ladder_, ladders_, recipe_, seeds_, input_shape_, preparation_, input_range_, n_features_in_, \
-    feature_names_in_, n_iter_
-        As for `LadderClassifier`.
+        The target of each row of `fit`: the given one, or the predicted one where none was given.
+    target_mean_ : float
+        Mean of the targets of `fit`.
+    target_deviation_ : float
+        Standard deviation of the targets of `fit`, or 1 if they are all equal.
+    history_ : list of dict
+        One dict per epoch and member: ``member``, ``epoch``, ``learning_rate``, ``total``, ``supervised``,
+        ``denoising``, ``seconds``.
+    ladder_ : Ladder
+        The first member.
+    ladders_ : list of Ladder
+        All members.
+    input_shape_ : tuple of int
+        Shape of a row; of an image ``(channels, height, width)``.
+    preparation_ : Standardization, Whitening or None
+        The fitted transformation of `preprocess`.
+    input_range_ : tuple of float or None
+        Smallest and largest value of the rows of `fit` after `preprocess`. Predictions warn about rows far outside.
+        None after whitening.
+    recipe_ : Recipe
+        All hyperparameters of the fit, including those derived from the data.
+    seeds_ : list of int
+        The seed of each member.
+    n_features_in_ : int
+        Number of values of a row.
+    feature_names_in_ : ndarray of str
+        Column names, if X was a data frame with string names.
+    n_iter_ : int
+        Number of epochs trained.
+
+    Notes
+    -----
+    A row without a target has the target NaN, None or ``pd.NA``; -1 is a value.
+
+    X may be a table ``(n, features)``, color images ``(n, channels, height, width)`` or gray images ``(n, height,
+    width)``. A network that starts with a dense layer flattens images. A model fitted on images also predicts flattened
+    ones.
 
     Examples
     --------
@@ -50,7 +120,7 @@ class LadderRegressor(RegressorMixin, LadderEstimator):  # type: ignore[misc]
     >>> from tikas import LadderRegressor
     >>> X = np.random.default_rng(0).normal(size=(300, 4))
     >>> y = X @ [1.0, -2.0, 0.5, 0.0]
-    >>> y[50:] = np.nan  # no target
+    >>> y[50:] = np.nan  # keep 50 targets
     >>> regressor = LadderRegressor(network=(32,), epochs=30, random_state=0).fit(X, y)
     >>> regressor.predict(X[:3]).shape
     (3,)
@@ -58,92 +128,122 @@ class LadderRegressor(RegressorMixin, LadderEstimator):  # type: ignore[misc]
 
     task = "regression"
 
-    costs: float | Sequence[float] = COSTS_OF_VALUES
+    costs: float | Sequence[float] | None = (1.0, 0.1)
 
     def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
-        """Train on all rows, and on the targets of those that have one.
+        """Train on all rows, and on the targets of the labeled ones.
 
         Parameters
         ----------
-        X, sample_weight : array-like
-            As for `LadderClassifier.fit`.
+        X : array-like of shape (n_samples, n_features) or (n_samples, [channels,] height, width)
+            Labeled and unlabeled rows, scaled to about unit size.
         y : array-like of shape (n_samples,)
-            Values; NaN (or None) where there is no target. Here -1 is a value like any other.
+            Numbers; NaN, None or ``pd.NA`` for unlabeled rows.
+        sample_weight : array-like of shape (n_samples,) or None, default=None
+            Relative weight of each row. Weights in the ratio of small whole numbers are the same as repeated rows, as
+            long as this gives at most ten times as many rows. Other weights apply to the supervised cost. Rows of
+            weight zero are ignored.
 
         Returns
         -------
         LadderRegressor
-            Itself, fitted.
+            The fitted estimator.
 
         Raises
         ------
-        ValueError, TrainingDivergedError, KeyboardInterrupt
-            As `LadderClassifier.fit` does.
+        ValueError
+            If a parameter, X, y or sample_weight is invalid. The estimator is left unchanged by all errors.
+        TrainingDivergedError
+            If the costs of all members became infinite or NaN; with ``warm_start=True``, those of any member.
+            Otherwise diverged members are left out with a warning.
+        KeyboardInterrupt
+            If Ctrl-C was pressed before the first epoch was complete. Later on, training ends with a warning and the
+            estimator is fitted as far as it got.
 
         Examples
         --------
+        >>> from tikas import LadderRegressor
         >>> X, y = [[0.0], [0.5], [1.0]] * 10, [0.0, None, 2.0] * 10
         >>> regressor = LadderRegressor((8,), epochs=40, batch_size=30, random_state=0).fit(X, y)
         >>> bool(0.5 < regressor.transduction_[1] < 1.5)
         True
         """
-        with without_default_device(), without_autocast(), self._all_or_nothing():
-            rows = self._check_training_rows(X)
-            values = as_values(one_for_each_row(y, len(rows)))
-            given = ~np.isnan(values)
-            if not given.any():
-                raise ValueError(
-                    f"None of the {len(rows)} rows has a target (NaN marks those without). Give at least one."
-                )
-            places, weights = self._counted(rows, values, sample_weight)
-            counted, learned = values[places], given[places]
-            if not learned.any():
-                raise ValueError("Every row with a target has weight zero; give at least one a positive weight.")
-            taken = self._prepare(rows[places])
-            check_scale(self._columns(taken), getattr(self, "feature_names_in_", None))
-            if not (self.warm_start and hasattr(self, "target_mean_")):  # ladders that go on keep their scale
-                self.target_mean_, self.target_deviation_ = scale_of_values(counted[learned])
-            standard = np.nan_to_num((counted - self.target_mean_) / self.target_deviation_).astype(np.float32)
-            self._train(taken, standard[:, None], learned, 1, weights)
-            self.transduction_ = np.where(given, values, self._values(self._answers_to(rows, "outputs")))
+        with environment(), self._unchanged_on_error():
+            recipe = self._recipe()
+            rows = self._check_training_rows(X, recipe)
+            values = as_values(one_per_row(y, len(rows)))
+            unlabeled = np.isnan(values)
+            if unlabeled.all():
+                raise ValueError(f"None of the {len(rows)} rows has a target (all are NaN). Give at least one.")
+            selected, weights = self._select_rows(rows, values, sample_weight)
+            known = values[selected][~unlabeled[selected]]
+            if not len(known):
+                raise ValueError("Every row with a target has weight zero. Give at least one a positive weight.")
+            if not (self.warm_start and hasattr(self, "ladders_")):
+                self.target_mean_, self.target_deviation_ = scale_of_values(known)
+            standardized = ((values - self.target_mean_) / self.target_deviation_).astype(np.float32)
+            self._fit(recipe, rows[selected], standardized[selected], weights)
+            self.transduction_ = values.copy()
+            if unlabeled.any():
+                self.transduction_[unlabeled] = self._to_values(self._predict_rows(rows[unlabeled], "outputs"))
         return self
 
-    def _values(self, outputs: Array) -> Array:
+    def _to_values(self, outputs: Array) -> Array:
+        """Return standardized outputs ``(n, 1)`` on the scale of the targets, ``(n,)``."""
         return outputs[:, 0] * self.target_deviation_ + self.target_mean_
 
     def predict(self, X: ArrayLike) -> Array:
-        """The value of each row, averaged over the members.
+        """Return the predicted value of each row, averaged over the members.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features) or (n_samples, [channels,] height, width)
+            Rows on the scale of those of `fit`.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,)
+            Values.
 
         Examples
         --------
+        >>> from tikas import LadderRegressor
         >>> X, y = [[0.0], [0.5], [1.0]] * 10, [0.0, None, 2.0] * 10
         >>> regressor = LadderRegressor((8,), epochs=40, batch_size=30, random_state=0).fit(X, y)
         >>> regressor.predict([[0.1], [0.9]]).shape
         (2,)
         """
-        return self._values(self._answers(X, "outputs"))
+        return self._to_values(self._predict(X, "outputs"))
 
     def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
-        """The coefficient of determination R² on the rows that have a target; those without one are left out.
+        """Return the coefficient of determination R² on the labeled rows.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features) or (n_samples, [channels,] height, width)
+            Rows on the scale of those of `fit`.
+        y : array-like of shape (n_samples,)
+            Numbers; unlabeled rows are ignored.
+        sample_weight : array-like of shape (n_samples,) or None, default=None
+            Weights of the rows.
+
+        Returns
+        -------
+        float
+            R² of the predictions.
 
         Examples
         --------
+        >>> from tikas import LadderRegressor
         >>> X, y = [[0.0], [0.5], [1.0]] * 10, [0.0, None, 2.0] * 10
         >>> regressor = LadderRegressor((8,), epochs=40, batch_size=30, random_state=0).fit(X, y)
         >>> regressor.score(X, y) > 0.5
         True
         """
         predicted = self.predict(X)
-        values = as_values(one_for_each_row(y, len(predicted)))
-        given = ~np.isnan(values)
-        if not given.any():
-            raise ValueError(f"None of the {len(values)} rows has a target, so there is nothing to score.")
-        weights = _check_sample_weight(sample_weight, predicted)[given]
-        return float(r2_score(values[given], predicted[given], sample_weight=weights))
-
-    def _meaning(self) -> dict[str, Any]:
-        return {"target_scale": (self.target_mean_, self.target_deviation_)}
-
-    def _take_meaning(self, fitted: Fitted) -> None:
-        assert fitted.target_scale is not None
-        self.target_mean_, self.target_deviation_ = fitted.target_scale
+        values = as_values(one_per_row(y, len(predicted)))
+        labeled = ~np.isnan(values)
+        if not labeled.any():
+            raise ValueError(f"None of the {len(values)} rows has a target, so that there is nothing to score.")
+        weights = None if sample_weight is None else check_sample_weight(sample_weight, len(values))[labeled]
+        return float(r2_score(values[labeled], predicted[labeled], sample_weight=weights))

@@ -1,1 +1,1 @@
-"""What a ladder is: pure PyTorch, knows nothing of data sets or training."""
+"""PyTorch modules: the Ladder network, its rungs and the Γ-model. Knows nothing of data sets or training."""

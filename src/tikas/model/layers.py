@@ -1,293 +1,521 @@
-"""The layers of an `nn.Sequential`, sorted into what will be rungs."""
+"""The modules that rung specs build: each level's encoder map, normalization, noise, activation and decoder map.
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+A ladder alone and a packed ensemble run the same code: see `tikas.model.normalization` for the shapes.
+"""
+
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TypeGuard
+from math import prod
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.nn.modules.lazy import LazyModuleMixin
 
-from tikas.model.names import ActivationName, Padding, Rounding
-from tikas.model.specs import Conv, Dense, GlobalMeanPool, MaxPool, MeanPool, RungSpec
+from tikas.model.denoisers import DENOISERS, Denoiser
+from tikas.model.normalization import Statistics, normalize, normalize_with_statistics, per_member, per_unit, row_dim
+from tikas.model.specs import Conv, Dense, GlobalMeanPool, MaxPool, MeanPool, Pool, RungSpec
 
-BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.SyncBatchNorm)
-DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.AlphaDropout, nn.FeatureAlphaDropout)
-WEIGHTED = (nn.Linear, nn.Conv2d)
-MONOTONE = ("relu", "leaky_relu", "tanh")
-SOFTMAXES = (nn.Softmax, nn.LogSoftmax)
+__all__ = [
+    "ACTIVATIONS",
+    "Activation",
+    "ConvRung",
+    "DenseRung",
+    "GlobalRung",
+    "NormalizedRung",
+    "PoolRung",
+    "Rung",
+    "build_rung",
+    "per_member",
+    "per_unit",
+    "product",
+    "reset_dense_weight",
+    "row_dim",
+]
 
-OTHERWISE = "tikas.gamma(network, n_classes) works around any network."
-
-
-class CannotBeARungError(ValueError):
-    """A layer that no rung computes; the message names it.
-
-    Examples
-    --------
-    >>> print(Named("2", nn.Sigmoid()).refused("it is no activation of a rung."))
-    Layer 2, Sigmoid(), cannot become a rung: it is no activation of a rung. tikas.gamma(network, n_classes) works ...
-    """
-
-    def __init__(self, name: str, layer: nn.Module, reason: str) -> None:
-        shown = f"{type(layer).__name__}(…)" if list(layer.children()) else layer
-        super().__init__(f"Layer {name}, {shown}, cannot become a rung: {reason} {OTHERWISE}")
+MIN_POOL_DEVIATION = 0.1
+"""The least deviation that ẑ is divided by in the cost of a pooling rung below the top."""
 
 
-@dataclass(frozen=True)
-class Named:
-    """A layer and its name in the network."""
+class Activation(NamedTuple):
+    """φ of h = φ(γ·(z + β)), and whether it needs the scale γ and the bias β besides the next rung's weights."""
 
     name: str
-    layer: nn.Module
+    function: Callable[[Tensor], Tensor]
+    scale: bool
+    bias: bool
 
-    def refused(self, reason: str) -> CannotBeARungError:
-        return CannotBeARungError(self.name, self.layer, reason)
+
+def _identity(x: Tensor) -> Tensor:
+    return x
 
 
-@dataclass
-class Group:
-    """The layers that make one rung: a weighted or pooling one, then perhaps batch normalisation and an activation.
+ACTIVATIONS: dict[str, Activation] = {
+    "relu": Activation("relu", functional.relu, scale=False, bias=True),
+    "leaky_relu": Activation("leaky_relu", partial(functional.leaky_relu, negative_slope=0.1), scale=False, bias=True),
+    "tanh": Activation("tanh", torch.tanh, scale=True, bias=True),
+    "gelu": Activation("gelu", functional.gelu, scale=True, bias=True),
+    "linear": Activation("linear", _identity, scale=False, bias=False),
+}
 
-    A convolution on maps of one position is a dense rung. The first group has no layer of its own: it is the input.
+
+def _activation_of(spec: RungSpec, *, top: bool) -> Activation:
+    """The top is linear: its softmax is part of the cost. It has β and γ, which set the scale of the outputs."""
+    if top:
+        return Activation("linear", _identity, scale=getattr(spec, "scale", True), bias=True)
+    if isinstance(spec, Dense | Conv):
+        return ACTIVATIONS[spec.activation or "relu"]
+    return ACTIVATIONS["linear"]
+
+
+class Back(nn.Module):
+    """The decoder map from a level down to the one below it: V ẑ. This base class has no weights."""
+
+    def reset(self, generator: torch.Generator | None) -> None:
+        """Draw the first weights."""
+
+    def forward(self, denoised: Tensor) -> Tensor:
+        """V ẑ, in the shape of the level below."""
+        raise NotImplementedError
+
+
+class Rung(nn.Module):
+    """One level of a ladder. This base class is the input level, which has no encoder map and no normalization.
 
     Attributes
     ----------
-    rung
-        The rung that it becomes.
-    norm
-        Batch normalisation between `layer` and `activation`.
-    function
-        The activation as it is in the network, where a rung's own of that name is another one.
-    after
-        Batch normalisation of what comes out, for the next weights to take in.
-    flattened
-        Whether maps below it were flattened.
-
-    Examples
-    --------
-    >>> _, group = group_layers([Named("0", nn.Conv2d(1, 32, 5)), Named("1", nn.BatchNorm2d(32))])
-    >>> group.rung, group.norm.name
-    (Conv(features=32, kernel=5, padding='valid', stride=1, activation='linear'), '1')
+    shape
+        Shape of a row at this level.
+    activation
+        φ, applied to γ·(z + β).
+    noise, cost
+        Deviation of the noise, and λ. Tensors ``(members,)`` where the members of a packed ensemble differ.
+    beta, gamma
+        β and γ, or None.
+    denoiser, back
+        g, and the decoder map from this level to the one below it. None if no cost needs them.
     """
 
-    named: Named
-    rung: RungSpec | None = None
-    norm: Named | None = None
-    activation: ActivationName | None = None
-    function: Callable[[Tensor], Tensor] | None = None
-    after: list[Named] = field(default_factory=list)
-    flattened: bool = False
+    noise: float | Tensor
+    cost: float | Tensor
+    mean: Tensor
+    deviation: Tensor
+    beta: Tensor | None
+    gamma: Tensor | None
 
-    @property
-    def weighted(self) -> bool:
-        return isinstance(self.named.layer, WEIGHTED)
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        *,
+        activation: Activation = ACTIVATIONS["linear"],
+        noise: float = 0.0,
+        cost: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.shape = shape
+        self.activation = activation
+        self.noise = noise
+        self.cost = cost
+        self.register_parameter("beta", nn.Parameter(torch.zeros(shape[0])) if activation.bias else None)
+        self.register_parameter("gamma", nn.Parameter(torch.ones(shape[0])) if activation.scale else None)
+        self.denoiser: Denoiser | None = None
+        self.back: Back | None = None
+
+    def add_denoiser(self, name: str) -> None:
+        """Build g."""
+        self.denoiser = DENOISERS[name](self.shape)
+
+    def add_back(self) -> None:
+        """Build the decoder map."""
+        raise NotImplementedError
+
+    def reset(self, generator: torch.Generator | None) -> None:
+        """Set the first values of all parameters."""
+        if self.beta is not None:
+            nn.init.zeros_(self.beta)
+        if self.gamma is not None:
+            nn.init.ones_(self.gamma)
+        if self.denoiser is not None:
+            self.denoiser.reset()
+        if self.back is not None:
+            self.back.reset(generator)
+
+    def up(self, hidden: Tensor) -> Tensor:
+        """z_pre = W h of the level below."""
+        raise NotImplementedError
+
+    def normalize(self, projected: Tensor) -> Tensor:
+        """Normalize z_pre with the statistics of the batch."""
+        return projected
+
+    def normalize_with_statistics(self, projected: Tensor) -> tuple[Tensor, Statistics | None]:
+        """Normalize z_pre with the statistics of the batch, and return them."""
+        return projected, None
+
+    def normalize_calibrated(self, projected: Tensor) -> Tensor:
+        """Normalize z_pre with the statistics that `Ladder.calibrate` set."""
+        return projected
+
+    def normalize_denoised(self, denoised: Tensor, statistics: Statistics | None) -> Tensor:  # noqa: ARG002
+        """ẑ_BN = (ẑ − μ)/σ, with the statistics of the clean batch."""
+        return denoised
+
+    def corrupt(self, clean: Tensor, noise: Tensor) -> Tensor:
+        """Add this level's share of standard-normal noise."""
+        if isinstance(self.noise, Tensor):
+            return torch.addcmul(clean, per_member(self.noise, self.shape), noise)
+        return torch.add(clean, noise, alpha=self.noise)
+
+    def activate(self, latent: Tensor) -> Tensor:
+        """h = φ(γ·(z + β))."""
+        if self.beta is not None:
+            latent = latent + per_unit(self.beta, self.shape)
+        if self.gamma is not None:
+            latent = per_unit(self.gamma, self.shape) * latent
+        return self.activation.function(latent)
 
 
-def is_sequence(layer: nn.Module) -> TypeGuard[nn.Sequential]:
-    """Whether it computes what its layers do one after the other, as subclasses of nn.Sequential need not.
+class NormalizedRung(Rung):
+    """A level above the input: W h is normalized per unit, or on maps per channel."""
 
-    Examples
-    --------
-    >>> is_sequence(nn.Sequential(nn.ReLU())), is_sequence(nn.ReLU())
-    (True, False)
+    def __init__(self, spec: RungSpec, below: tuple[int, ...], *, top: bool, noise: float, cost: float) -> None:
+        super().__init__(spec.shape(below), activation=_activation_of(spec, top=top), noise=noise, cost=cost)
+        self.below = below
+        self.register_buffer("mean", torch.zeros(self.shape[0]))
+        self.register_buffer("deviation", torch.ones(self.shape[0]))
+
+    def normalize(self, projected: Tensor) -> Tensor:
+        return normalize(projected, self.shape)
+
+    def normalize_with_statistics(self, projected: Tensor) -> tuple[Tensor, Statistics]:
+        return normalize_with_statistics(projected, self.shape)
+
+    def normalize_calibrated(self, projected: Tensor) -> Tensor:
+        return Statistics(per_unit(self.mean, self.shape), per_unit(self.deviation, self.shape)).normalize(projected)
+
+    def normalize_denoised(self, denoised: Tensor, statistics: Statistics | None) -> Tensor:
+        assert statistics is not None
+        return statistics.normalize(denoised)
+
+    def calibrate(self, statistics: Statistics) -> None:
+        """Set the statistics that eval mode normalizes with."""
+        self.mean.copy_(statistics.mean)
+        self.deviation.copy_(statistics.deviation)
+
+
+# Dense
+
+
+def product(x: Tensor, weight: Tensor) -> Tensor:
+    """x Wᵀ, also for members, ``(members, rows, in)`` times ``(members, out, in)``. In bf16 where the weight is."""
+    if weight.dtype == torch.bfloat16 != x.dtype:
+        return product(x.bfloat16(), weight).to(x.dtype)
+    return x @ weight.mT if x.dim() == 2 else cast("Tensor", _Product.apply(x, weight))  # type: ignore[no-untyped-call]
+
+
+class _Product(torch.autograd.Function):
+    """x Wᵀ with the gradient of W in the memory layout of W.
+
+    With a member dimension, autograd returns it transposed; copying each gradient into place took a fifth of an
+    ensemble's update on a GPU.
     """
-    return isinstance(layer, nn.Sequential) and type(layer).forward is nn.Sequential.forward
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return x @ weight.mT
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
+        x, weight = ctx.saved_tensors
+        (grad,) = gradients
+        grad_x, grad_weight = grad @ weight.to(grad.dtype), grad.mT @ x.to(grad.dtype)
+        return grad_x.to(x.dtype), grad_weight.to(weight.dtype)  # under autocast the dtypes differ
 
 
-def named_layers(network: nn.Sequential, prefix: str = "") -> Iterator[Named]:
-    """All layers, those of `nn.Sequential`s within it in their places.
+def reset_dense_weight(weight: Tensor, generator: torch.Generator | None) -> None:
+    """Draw normal weights with deviation 1/√inputs."""
+    nn.init.normal_(weight, std=weight.shape[-1] ** -0.5, generator=generator)
 
-    Examples
-    --------
-    >>> network = nn.Sequential(nn.Linear(4, 5), nn.Sequential(nn.ReLU(), nn.Linear(5, 3)))
-    >>> [named.name for named in named_layers(network)]
-    ['0', '1.0', '1.1']
+
+class DenseBack(Back):
+    """V of a dense rung, ``(units below, units above)``. The result is reshaped to the level below."""
+
+    def __init__(self, shape: tuple[int, ...], below: tuple[int, ...]) -> None:
+        super().__init__()
+        self.below = below
+        self.weight = nn.Parameter(torch.empty(prod(below), *shape))
+
+    def reset(self, generator: torch.Generator | None) -> None:
+        reset_dense_weight(self.weight, generator)
+
+    def forward(self, denoised: Tensor) -> Tensor:
+        return product(denoised, self.weight).reshape(*denoised.shape[:-1], *self.below)
+
+
+class DenseRung(NormalizedRung):
+    """A fully connected level; ``weight`` is W, ``(units, units below)``."""
+
+    def __init__(self, spec: Dense, below: tuple[int, ...], *, top: bool, noise: float, cost: float) -> None:
+        super().__init__(spec, below, top=top, noise=noise, cost=cost)
+        self.weight = nn.Parameter(torch.empty(spec.features, prod(below)))
+
+    def add_back(self) -> None:
+        self.back = DenseBack(self.shape, self.below)
+
+    def reset(self, generator: torch.Generator | None) -> None:
+        reset_dense_weight(self.weight, generator)
+        super().reset(generator)
+
+    def up(self, hidden: Tensor) -> Tensor:
+        return product(hidden.flatten(-len(self.below)), self.weight)
+
+
+# Convolutions
+
+
+def convolve(x: Tensor, weight: Tensor, zeros: tuple[int, int], stride: int = 1) -> Tensor:
+    """Convolve maps ``(*members, rows, channels, height, width)`` with each member's own kernels.
+
+    `weight` is ``(*members, channels out, channels in, kernel, kernel)``; `zeros` are the zeros before and after each
+    side. Members become groups of one convolution.
     """
-    for name, layer in zip(network._modules, network, strict=True):  # named_children would tell a layer only once
-        if is_sequence(layer):
-            yield from named_layers(layer, f"{prefix}{name}.")
-        else:
-            yield Named(prefix + name, layer)
-
-
-def group_layers(layers: Sequence[Named]) -> list[Group]:
-    """The input's group, then one for each rung.
-
-    Raises
-    ------
-    CannotBeARungError
-        For a layer that is no part of any rung, or stands where it cannot be.
-
-    Examples
-    --------
-    >>> layers = named_layers(nn.Sequential(nn.Flatten(), nn.Linear(64, 5), nn.ReLU(), nn.Linear(5, 3)))
-    >>> [group.rung for group in group_layers(list(layers))]
-    [None, Dense(features=5, activation='relu', scale=True), Dense(features=3, activation='linear', scale=True)]
-    """
-    groups = [Group(Named("", nn.Identity()))]
-    flattened = False
-    for named in layers:
-        kind, last = type(named.layer), groups[-1]
-        if kind in (nn.Identity, *DROPOUTS):
-            continue
-        if isinstance(named.layer, LazyModuleMixin):
-            raise ValueError(
-                f"Layer {named.name}, {named.layer}, has no shape yet. First run the network on rows, network(rows)."
-            )
-        if isinstance(named.layer, nn.Flatten):
-            if (named.layer.start_dim, named.layer.end_dim) != (1, -1):
-                raise named.refused("only nn.Flatten() of whole rows can.")
-            flattened = True
-        elif kind in BATCH_NORMS:
-            _add_norm(last, named, flattened)
-        elif kind in ACTIVATIONS:
-            _add_activation(groups, named)
-        elif kind in RUNGS:
-            rung = RUNGS[kind](named)
-            if kind is not nn.Linear and _leaves_one_position(last):
-                rung = _on_one_position(rung, named)
-            groups.append(Group(named, rung, flattened=flattened))
-            flattened = False
-        elif kind in SOFTMAXES and named is layers[-1]:
-            raise ValueError(f"Layer {named.name}, {named.layer}: leave it out, the top of a ladder gives scores.")
-        else:
-            raise named.refused(
-                f"rungs are made of {_names(RUNGS)}, BatchNorm and, of activations, {_names(ACTIVATIONS)}."
-            )
-    if len(groups) == 1:
-        raise ValueError(f"There is no Linear, Conv2d or pooling layer in the network. {OTHERWISE}")
-    top = groups[-1]
-    if top.activation is not None:
-        raise top.named.refused(f"it is the top, and a ladder's top has no {top.activation} after it.")
-    if top.after:
-        raise top.after[0].refused("behind the top there is place for one, right after it.")
-    for group in groups[1:]:
-        if isinstance(group.rung, Dense | Conv):
-            group.rung = replace(group.rung, activation=group.activation or "linear")
-    return groups
-
-
-def _names(kinds: Iterable[type]) -> str:
-    return ", ".join(kind.__name__ for kind in kinds)
-
-
-def _leaves_one_position(group: Group) -> bool:
-    """Whether the network has maps there of which the rung keeps the channels alone."""
-    return isinstance(group.rung, GlobalMeanPool) or (
-        isinstance(group.rung, Dense) and isinstance(group.named.layer, nn.Conv2d)
+    before, after = zeros
+    members = weight.shape[:-4]
+    if is_product(weight.shape[-1], max(x.shape[-2:]) + before + after, stride):
+        return _convolve_by_product(functional.pad(x, (before, after, before, after)), weight, stride)
+    if before != after:
+        x, before = functional.pad(x, (before, after, before, after)), 0
+    convolved = functional.conv2d(
+        _members_to_channels(x, members), weight.flatten(0, -4), stride=stride, padding=before, groups=prod(members)
     )
+    return _channels_to_members(convolved, members, x.shape[:-3])
 
 
-def _on_one_position(rung: RungSpec, named: Named) -> Dense:
-    if not isinstance(rung, Conv) or rung.kernel > 1:
-        raise named.refused("it works on maps, and the mean over whole maps before it leaves one position.")
-    return Dense(rung.features)
+def transposed_convolve(
+    x: Tensor, weight: Tensor, zeros: tuple[int, int], stride: int, sides: tuple[int, ...]
+) -> Tensor:
+    """Spread each value over the positions that it was convolved from, on maps with these `sides`.
 
-
-def _add_norm(group: Group, named: Named, flattened: bool) -> None:
-    if getattr(named.layer, "running_mean", None) is None:
-        raise named.refused("it keeps no running statistics, so a row's output depends on its batch.")
-    maps = flattened and not isinstance(group.rung, Dense | GlobalMeanPool)
-    if group.rung is None or group.norm or group.activation or group.after or maps:
-        group.after.append(named)
+    `zeros` and `stride` are those of the forward convolution. Equals `convolve` with mirrored zeros on maps whose
+    values are `stride` positions apart, without multiplying the zeros. Positions that no kernel saw get zero.
+    """
+    if weight.shape[-1] > max(x.shape[-2:]):
+        whole = _transpose_by_product(x, weight, stride)
     else:
-        group.norm = named
-
-
-def _add_activation(groups: list[Group], named: Named) -> None:
-    """Give an activation to the weighted layer before it; max-pooling in between does not mind an increasing one."""
-    activation, function = ACTIVATIONS[type(named.layer)](named.layer)
-    increasing = activation in MONOTONE and getattr(named.layer, "negative_slope", 0) >= 0
-    place = len(groups) - 1
-    while isinstance(groups[place].rung, MaxPool) and increasing and _bare(groups[place]):
-        place -= 1
-    group = groups[place]
-    if not group.weighted or group.activation is not None or group.after:
-        raise named.refused("an activation comes after Linear or Conv2d, and their batch normalisation, once.")
-    group.activation, group.function = activation, function
-
-
-def _bare(group: Group) -> bool:
-    return group.norm is None and not group.after
-
-
-def _leaky_relu(layer: nn.Module) -> tuple[ActivationName, Callable[[Tensor], Tensor] | None]:
-    slope = float(layer.negative_slope)  # type: ignore[arg-type]
-    if slope == 0.1:
-        return "leaky_relu", None
-    return "leaky_relu", partial(functional.leaky_relu, negative_slope=slope)
-
-
-def _gelu(layer: nn.Module) -> tuple[ActivationName, Callable[[Tensor], Tensor] | None]:
-    return "gelu", None if layer.approximate == "none" else partial(functional.gelu, approximate="tanh")
-
-
-ACTIVATIONS: dict[type, Callable[[nn.Module], tuple[ActivationName, Callable[[Tensor], Tensor] | None]]] = {
-    nn.ReLU: lambda _: ("relu", None),
-    nn.LeakyReLU: _leaky_relu,
-    nn.Tanh: lambda _: ("tanh", None),
-    nn.GELU: _gelu,
-}
-
-
-def _dense(named: Named) -> Dense:
-    return Dense(named.layer.out_features)  # type: ignore[arg-type]
-
-
-def _conv(named: Named) -> Conv:
-    layer = named.layer
-    assert isinstance(layer, nn.Conv2d)
-    if layer.groups > 1 or layer.padding_mode != "zeros" or set(layer.dilation) != {1}:
-        raise named.refused("only convolutions without groups or dilation, padded with zeros, can.")
-    kernel, stride = _square(named, layer.kernel_size), _square(named, layer.stride)
-    paddings: dict[int | str, Padding] = {kernel - 1: "full", "same": "same", "valid": "valid"}
-    if kernel % 2:
-        paddings[kernel // 2] = "same"
-    paddings[0] = "valid"
-    padding = layer.padding if isinstance(layer.padding, str) else _square(named, layer.padding)
-    if padding not in paddings:
-        raise named.refused(
-            f"padding {padding} of a kernel of {kernel} is neither valid (0), same ({(kernel - 1) / 2:g}) nor full "
-            f"({kernel - 1})."
+        members = weight.shape[:-4]
+        kernels = weight.flip(-1, -2).transpose(-3, -4).flatten(0, -4)
+        folded = functional.conv_transpose2d(
+            _members_to_channels(x, members), kernels, stride=stride, groups=prod(members)
         )
-    return Conv(layer.out_channels, kernel, paddings[padding], stride)
+        whole = _channels_to_members(folded, members, x.shape[:-3])
+    before = zeros[0]
+    (height, width), (whole_height, whole_width) = sides, whole.shape[-2:]
+    return functional.pad(whole, (-before, width + before - whole_width, -before, height + before - whole_height))
 
 
-def _pool(named: Named) -> MaxPool | MeanPool:
-    layer = named.layer
-    assert isinstance(layer, nn.MaxPool2d | nn.AvgPool2d)
-    unusual = getattr(layer, "return_indices", False) or getattr(layer, "divisor_override", None)
-    if unusual or set(_pair(layer.padding)) != {0} or set(_pair(getattr(layer, "dilation", 1))) != {1}:
-        raise named.refused("only pooling without padding, dilation, indices or a divisor of its own can.")
-    pool = MaxPool if isinstance(layer, nn.MaxPool2d) else MeanPool
-    rounding: Rounding = "up" if layer.ceil_mode else "down"
-    return pool(_square(named, layer.kernel_size), _square(named, layer.stride), rounding)
+def is_product(kernel: int, padded_side: int, stride: int) -> bool:
+    """Return whether a convolution is faster as a matrix product: of 1×1 kernels, or of kernels nearly as large as maps.
+
+    `padded_side` is the longer side, with its zeros. A kernel with more positions than the map that it makes is nearly
+    a dense layer; on a GPU the 26×26 kernel of Conv-FC took thirty times as long as a convolution.
+    """
+    return kernel == stride == 1 or kernel > (padded_side - kernel) // stride + 1
 
 
-def _global_pool(named: Named) -> GlobalMeanPool:
-    if set(_pair(named.layer.output_size)) != {1}:
-        raise named.refused("only AdaptiveAvgPool2d(1), the mean over the whole map, can.")
-    return GlobalMeanPool()
+def _convolve_by_product(x: Tensor, weight: Tensor, stride: int) -> Tensor:
+    """Convolve with a matrix product whose rows are the windows of each map."""
+    x = x.expand(*weight.shape[:-4], *x.shape[-4:]) if weight.dim() > 4 else x
+    kernel = weight.shape[-1]
+    if kernel == 1:
+        windows = x.movedim(-3, -1)
+    else:
+        windows = x.unfold(-2, kernel, stride).unfold(-2, kernel, stride).movedim(-5, -3).flatten(-3)
+    # windows: (*members, rows, height, width, channels * kernel * kernel)
+    made = product(windows.flatten(weight.dim() - 4, -2), weight.flatten(-3))
+    return made.view(*windows.shape[:-1], -1).movedim(-1, -3)
 
 
-RUNGS: dict[type, Callable[[Named], RungSpec]] = {
-    nn.Linear: _dense,
-    nn.Conv2d: _conv,
-    nn.MaxPool2d: _pool,
-    nn.AvgPool2d: _pool,
-    nn.AdaptiveAvgPool2d: _global_pool,
+def _transpose_by_product(x: Tensor, weight: Tensor, stride: int) -> Tensor:
+    """Compute each position's window by one product, and add the windows up where they overlap."""
+    kernel, (height, width) = weight.shape[-1], x.shape[-2:]
+    matrix = weight.flip(-1, -2).movedim(-3, -1).flatten(-4, -2)
+    rows = x.movedim(-3, -1).flatten(-4 if x.dim() > 3 else 0, -2)
+    windows = product(rows, matrix).view(*x.shape[:-3], height, width, -1, kernel, kernel)
+    bottom, right = (height - 1) * stride, (width - 1) * stride
+    shifted = []
+    for i in range(height):
+        for j in range(width):
+            margins = (j * stride, right - j * stride, i * stride, bottom - i * stride)
+            shifted.append(functional.pad(windows[..., i, j, :, :, :], margins))
+    return torch.stack(shifted).sum(0)
+
+
+def _members_to_channels(x: Tensor, members: Sequence[int]) -> Tensor:
+    """``(*members, rows, channels, h, w)`` to ``(rows, members * channels, h, w)``, a group for each member."""
+    if not members:
+        return x.flatten(0, -4)
+    return x.expand(*members, *x.shape[-4:]).flatten(0, -5).transpose(0, 1).flatten(1, 2)
+
+
+def _channels_to_members(x: Tensor, members: Sequence[int], batch: Sequence[int]) -> Tensor:
+    """Undo `_members_to_channels`; `batch` are the dimensions that were in front of the channels."""
+    if not members:
+        return x.reshape(*batch, *x.shape[1:])
+    rows, channels, *sides = x.shape
+    return x.reshape(rows, *members, channels // prod(members), *sides).movedim(0, len(members))
+
+
+def _reset_kernels(weight: Tensor, generator: torch.Generator | None) -> None:
+    """Draw uniform weights with deviation 1/√inputs."""
+    bound = (3 / weight[0].numel()) ** 0.5
+    nn.init.uniform_(weight, -bound, bound, generator=generator)
+
+
+class ConvBack(Back):
+    """V of a convolution, ``(channels below, channels above, kernel, kernel)``: a convolution with mirrored padding.
+
+    Where that would multiply mostly zeros (a stride, or a kernel larger than the map), a transposed convolution
+    computes the same sums.
+    """
+
+    def __init__(self, spec: Conv, shape: tuple[int, ...], below: tuple[int, ...]) -> None:
+        super().__init__()
+        self.spec = spec
+        self.sides = below[1:]
+        self.transposed = spec.stride > 1 or spec.kernel > max(shape[1:])
+        self.weight = nn.Parameter(torch.empty(below[0], shape[0], spec.kernel, spec.kernel))
+
+    def reset(self, generator: torch.Generator | None) -> None:
+        _reset_kernels(self.weight, generator)
+
+    def forward(self, denoised: Tensor) -> Tensor:
+        if self.transposed:
+            return transposed_convolve(denoised, self.weight, self.spec.zeros, self.spec.stride, self.sides)
+        before, after = self.spec.zeros
+        return convolve(denoised, self.weight, (self.spec.kernel - 1 - before, self.spec.kernel - 1 - after))
+
+
+class ConvRung(NormalizedRung):
+    """A convolutional level; ``weight`` is W, ``(channels, channels below, kernel, kernel)``.
+
+    `is_product` tells whether the convolution is computed as a matrix product.
+    """
+
+    def __init__(self, spec: Conv, below: tuple[int, ...], *, top: bool, noise: float, cost: float) -> None:
+        super().__init__(spec, below, top=top, noise=noise, cost=cost)
+        self.spec = spec
+        self.is_product = is_product(spec.kernel, max(below[1:]) + sum(spec.zeros), spec.stride)
+        self.weight = nn.Parameter(torch.empty(spec.features, below[0], spec.kernel, spec.kernel))
+
+    def add_back(self) -> None:
+        self.back = ConvBack(self.spec, self.shape, self.below)
+
+    def reset(self, generator: torch.Generator | None) -> None:
+        _reset_kernels(self.weight, generator)
+        super().reset(generator)
+
+    def up(self, hidden: Tensor) -> Tensor:
+        return convolve(hidden, self.weight, self.spec.zeros, self.spec.stride)
+
+
+# Pooling
+
+
+class _PoolingRung(NormalizedRung):
+    """A linear level without weights, whose cost divides ẑ by a deviation of at least 0.1 below the top.
+
+    Other levels are products with many inputs, which always vary. Here a channel that is silent in a batch has a
+    deviation of √ε = 1e-5: its cost would be 10¹⁰ ẑ², and one such batch undoes what was learned.
+    """
+
+    def __init__(self, spec: RungSpec, below: tuple[int, ...], *, top: bool, noise: float, cost: float) -> None:
+        super().__init__(spec, below, top=top, noise=noise, cost=cost)
+        self.min_deviation = 0.0 if top else MIN_POOL_DEVIATION
+
+    def normalize_denoised(self, denoised: Tensor, statistics: Statistics | None) -> Tensor:
+        assert statistics is not None
+        return Statistics(statistics.mean, statistics.deviation.clamp_min(self.min_deviation)).normalize(denoised)
+
+
+class PoolBack(Back):
+    """Copies each value to every position of its window.
+
+    A position in several windows takes the mean of their values, one in no window takes zero.
+    """
+
+    def __init__(self, spec: Pool, below: tuple[int, ...]) -> None:
+        super().__init__()
+        self.spec = spec
+        self.sides = below[1:]
+
+    def forward(self, denoised: Tensor) -> Tensor:
+        if self.spec.step == self.spec.size:  # windows side by side; interpolate keeps channels last in memory
+            *batch, height, width = denoised.shape
+            tiled = functional.interpolate(denoised.flatten(0, -4), scale_factor=self.spec.size)
+            return self._crop(tiled.reshape(*batch, height * self.spec.size, width * self.spec.size))
+        total = self._sum_over_windows(denoised.flatten(0, -3).unsqueeze(1))
+        windows = self._sum_over_windows(denoised.new_ones(1, 1, *denoised.shape[-2:]))
+        return (total / windows.clamp_min(1)).reshape(*denoised.shape[:-2], *self.sides)
+
+    def _sum_over_windows(self, values: Tensor) -> Tensor:
+        """At each position, the sum of the values whose windows contain it, for maps ``(count, 1, height, width)``."""
+        ones = values.new_ones(1, 1, self.spec.size, self.spec.size)
+        return self._crop(functional.conv_transpose2d(values, ones, stride=self.spec.step))
+
+    def _crop(self, x: Tensor) -> Tensor:
+        """Crop maps, or extend them with zeros, to the sides of the level below."""
+        down, right = (side - given for side, given in zip(self.sides, x.shape[-2:], strict=True))
+        return functional.pad(x, (0, right, 0, down)) if down or right else x
+
+
+class PoolRung(_PoolingRung):
+    """A level that takes the maximum or the mean of each window."""
+
+    def __init__(self, spec: Pool, below: tuple[int, ...], *, top: bool, noise: float, cost: float) -> None:
+        super().__init__(spec, below, top=top, noise=noise, cost=cost)
+        self.spec = spec
+
+    def add_back(self) -> None:
+        self.back = PoolBack(self.spec, self.below)
+
+    def up(self, hidden: Tensor) -> Tensor:
+        pool = functional.max_pool2d if isinstance(self.spec, MaxPool) else functional.avg_pool2d
+        maps = hidden.flatten(0, -4)
+        pooled = pool(maps, self.spec.size, self.spec.step, ceil_mode=self.spec.rounding == "up")
+        return pooled.reshape(*hidden.shape[:-3], *self.shape)
+
+
+class GlobalBack(Back):
+    """Copies each channel's value to every position of its map."""
+
+    def __init__(self, below: tuple[int, ...]) -> None:
+        super().__init__()
+        self.sides = below[1:]
+
+    def forward(self, denoised: Tensor) -> Tensor:
+        return denoised[..., None, None].expand(*denoised.shape, *self.sides)
+
+
+class GlobalRung(_PoolingRung):
+    """A level that takes the mean of each channel over its map."""
+
+    def add_back(self) -> None:
+        self.back = GlobalBack(self.below)
+
+    def up(self, hidden: Tensor) -> Tensor:
+        return torch.mean(hidden, (-2, -1))
+
+
+MODULES: dict[type[RungSpec], Callable[..., NormalizedRung]] = {
+    Dense: DenseRung,
+    Conv: ConvRung,
+    MaxPool: PoolRung,
+    MeanPool: PoolRung,
+    GlobalMeanPool: GlobalRung,
 }
 
 
-def _pair(value: object) -> tuple[object, ...]:
-    return tuple(value) if isinstance(value, Sequence | torch.Size) else (value, value)
-
-
-def _square(named: Named, sides: object) -> int:
-    height, width = _pair(sides)
-    if height != width or not isinstance(height, int):
-        raise named.refused(f"{sides} is not square.")
-    return height
+def build_rung(spec: RungSpec, below: tuple[int, ...], *, top: bool, noise: float, cost: float) -> NormalizedRung:
+    """Build the module of a rung on a level of shape `below`."""
+    return MODULES[type(spec)](spec, below, top=top, noise=noise, cost=cost)

@@ -1,124 +1,94 @@
-"""The rungs as values: what is wanted, and the shape of level that it makes on top of another. No torch here."""
+"""The rungs of a ladder as values: what a user writes. Imports no torch, so that reading settings is quick."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import MISSING, dataclass, fields, replace
 from numbers import Integral
-from typing import ClassVar, Self, get_args
+from typing import Any, ClassVar, Literal, Self, get_args
 
-from tikas.model.names import ActivationName, Padding, Rounding
-
+Task = Literal["classification", "regression"]
+DenoiserName = Literal["gaussian", "mlp", "no-product", "linear", "additive"]
+ActivationName = Literal["relu", "leaky_relu", "tanh", "gelu", "linear"]
+Padding = Literal["valid", "same", "full"]
+Rounding = Literal["up", "down"]
 Shape = tuple[int, ...]
+"""The shape of one row of a level: ``(units,)``, or ``(channels, height, width)``."""
 
-COUNTS = {
-    "features": "the number of units",
-    "kernel": "the side of the kernel",
-    "size": "the side of the window",
-    "stride": "the stride",
-}
 CHOICES: dict[str, tuple[str, ...]] = {
     "padding": get_args(Padding),
     "activation": get_args(ActivationName),
     "rounding": get_args(Rounding),
 }
+COUNTS = ("features", "kernel", "size", "stride")
+
+MAX_CHANNELS = 4
+"""Channels of ordinary images: gray or color, either with transparency."""
+
+MIN_SIDE = 16
+"""Images that are not square are recognized as channels-last only if both sides are at least this long."""
 
 
 class MapTooSmallError(ValueError):
-    """A map is smaller than the kernel or the window that is to stand on it."""
+    """A map is smaller than the kernel or the window that should slide over it."""
 
 
 @dataclass(frozen=True)
 class RungSpec:
-    """What the kinds of rungs have in common: checks, and a text that `tikas.model.texts.from_text` reads back."""
+    """Base class of the rung specs: checks their fields."""
 
     kind: ClassVar[str]
 
     def __post_init__(self) -> None:
-        first, *_ = names = [field.name for field in fields(self)]
-        for name in names:
-            value = getattr(self, name)
-            shown = repr(value) if name == first else f"{name}={value!r}"
-            if name in COUNTS and (value is not None or name in required(self)):
+        for field in fields(self):
+            name, value = field.name, getattr(self, field.name)
+            if value is None and field.default is None:
+                continue
+            if name in COUNTS:
                 if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
-                    raise ValueError(f"{type(self).__name__}({shown}): {COUNTS[name]} must be a positive whole number.")
+                    raise ValueError(f"{type(self).__name__}: {name}={value!r} must be a positive integer.")
                 object.__setattr__(self, name, int(value))
-            if name in CHOICES and value is not None and value not in CHOICES[name]:
-                numbers = "".join(f"{getattr(self, number)}, " for number in required(self))
-                choices = ", ".join(map(repr, CHOICES[name]))
-                raise ValueError(f"{type(self).__name__}({numbers}{shown}): choose one of {choices}.")
+            if name in CHOICES and value not in CHOICES[name]:
+                raise ValueError(
+                    f"{type(self).__name__}: {name}={value!r} is unknown; choose one of {_quoted(CHOICES[name])}."
+                )
 
     def shape(self, below: Shape) -> Shape:
-        """The shape of the level that this rung makes on top of one of shape `below`."""
+        """Return the shape of the level that this rung makes from a level of shape `below`."""
         raise NotImplementedError
 
     def with_activation(self, name: ActivationName) -> Self:
-        """This rung, with this activation if it may have one and does not say its own.
-
-        Examples
-        --------
-        >>> Dense(5).with_activation("tanh").activation, Dense(5, activation="relu").with_activation("tanh").activation
-        ('tanh', 'relu')
-        """
+        """Return this rung with the given activation, if it takes one and has none set."""
         if getattr(self, "activation", name) is not None:
             return self
         return replace(self, activation=name)  # type: ignore[call-arg]
-
-    @property
-    def text(self) -> str:
-        """The kind, its numbers, then whatever is not as it would be anyway.
-
-        Examples
-        --------
-        >>> Conv(64, 3, padding="same", stride=2).text, MaxPool(2).text
-        ('conv 64 3 same stride=2', 'max 2')
-        """
-        words = [self.kind]
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.default is MISSING or (isinstance(value, str) and value != field.default):
-                words.append(str(value))
-            elif value != field.default:
-                words.append("unscaled" if field.name == "scale" else f"{field.name}={value}")
-        return " ".join(words)
 
     def _maps(self, below: Shape) -> tuple[int, int, int]:
         """Channels, height and width of the level below, which must have them."""
         if len(below) != 3:
             raise ValueError(
-                f"{self!r} works on maps, (channels, height, width), and the level below it has shape {below}. "
-                "Give images as input_shape, and put it below the first Dense."
+                f"{self!r} needs maps (channels, height, width), but the level below it has shape {below}. "
+                "Give input_shape=(channels, height, width), and put this rung below the first Dense."
             )
         channels, height, width = below
         return channels, height, width
 
 
-def required(spec: RungSpec | type[RungSpec]) -> list[str]:
-    """The names of those settings that have no default.
-
-    Examples
-    --------
-    >>> required(Conv), required(GlobalMeanPool)
-    (['features', 'kernel'], [])
-    """
-    return [field.name for field in fields(spec) if field.default is MISSING]
-
-
 @dataclass(frozen=True)
 class Dense(RungSpec):
-    """A fully connected rung; maps below it are flattened.
+    """A fully connected rung. Maps below it are flattened.
 
     Parameters
     ----------
-    features
+    features : int
         Number of units.
-    activation
-        ``"relu"``, ``"leaky_relu"`` (slope 0.1), ``"tanh"``, ``"gelu"`` or ``"linear"``. Without one it is the
-        recipe's where there is a recipe, else ``"relu"``. The top rung of a ladder disregards it: its task says what
-        it is.
-    scale
-        Whether a top has a scale γ beside its bias β; rungs below the top disregard this.
+    activation : {"relu", "leaky_relu", "tanh", "gelu", "linear"}, optional
+        Activation of a hidden rung; ``"leaky_relu"`` has slope 0.1. None means the activation of the recipe or, without
+        a recipe, ``"relu"``. Ignored at the top, which is linear or a softmax according to the ladder's task.
+    scale : bool, default=True
+        Whether the top has a scale γ besides its bias β. Ignored below the top.
 
     Examples
     --------
+    >>> from tikas import Dense
     >>> Dense(1000).shape((1, 28, 28))
     (1000,)
     """
@@ -129,37 +99,37 @@ class Dense(RungSpec):
     activation: ActivationName | None = None
     scale: bool = True
 
-    def shape(self, below: Shape) -> Shape:  # noqa: ARG002 - all is flattened
+    def shape(self, below: Shape) -> Shape:  # noqa: ARG002 - everything is flattened
         return (self.features,)
 
 
 @dataclass(frozen=True)
 class Conv(RungSpec):
-    """A convolution on maps, with a bias, statistics and a denoiser for each channel.
+    """A convolutional rung, with one bias, mean, deviation and set of denoiser parameters for each channel.
 
     Parameters
     ----------
-    features
+    features : int
         Number of channels.
-    kernel
+    kernel : int
         Height and width of the kernel.
-    padding
-        ``"valid"``: none, the map shrinks by kernel - 1. ``"full"``: kernel - 1 zeros on every side, it grows by as
-        much. ``"same"``: kernel - 1 zeros in all, it keeps its size; an even kernel has the odd one on the right and
-        below.
-    stride
-        Positions from one place of the kernel to the next.
-    activation
+    padding : {"valid", "same", "full"}, default="valid"
+        Zeros around the map. ``"valid"``: none, the map shrinks by kernel − 1. ``"full"``: kernel − 1 on every side,
+        the map grows by kernel − 1. ``"same"``: kernel − 1 in total, the map keeps its size; with an even kernel the
+        odd zero is on the right and at the bottom.
+    stride : int, default=1
+        Step from one position of the kernel to the next.
+    activation : {"relu", "leaky_relu", "tanh", "gelu", "linear"}, optional
         As for `Dense`.
 
     Notes
     -----
-    The way down mirrors this: valid is undone by full and full by valid, with weights ``(channels below, channels
-    above, kernel, kernel)``. With a stride, what comes from above first stands `stride` positions apart, with zeros in
-    between, on the map that the convolution without a stride would have made.
+    The decoder mirrors the convolution: ``"valid"`` is reversed by ``"full"`` and the other way round. With a stride,
+    the values from above are first spread `stride` positions apart, with zeros between them.
 
     Examples
     --------
+    >>> from tikas import Conv
     >>> Conv(32, 5, padding="full").shape((1, 28, 28))
     (32, 32, 32)
     >>> Conv(64, 3, padding="same", stride=2).shape((3, 17, 17))
@@ -175,25 +145,29 @@ class Conv(RungSpec):
     activation: ActivationName | None = None
 
     @property
-    def padded(self) -> tuple[int, int]:
-        """The zeros before the first position and after the last one."""
-        around = self.kernel - 1
-        return {"valid": (0, 0), "same": (around // 2, around - around // 2), "full": (around, around)}[self.padding]
+    def zeros(self) -> tuple[int, int]:
+        """Zeros before the first and after the last position of each side of the map."""
+        total = self.kernel - 1
+        if self.padding == "valid":
+            return 0, 0
+        if self.padding == "full":
+            return total, total
+        return total // 2, total - total // 2
 
     def shape(self, below: Shape) -> Shape:
         _, *sides = self._maps(below)
-        places = [side + sum(self.padded) - self.kernel for side in sides]
-        if min(places) < 0:
+        steps = [side + sum(self.zeros) - self.kernel for side in sides]
+        if min(steps) < 0:
             raise MapTooSmallError(
-                f"{self!r}: a kernel of {(self.kernel, self.kernel)} is larger than the map below it, which has shape "
-                f"{below}. Take a smaller kernel, or padding='same'."
+                f"{self!r}: the kernel {(self.kernel, self.kernel)} is larger than the map below it, which has shape "
+                f"{below}. Use a smaller kernel or padding='same'."
             )
-        return (self.features, *(place // self.stride + 1 for place in places))
+        return (self.features, *(step // self.stride + 1 for step in steps))
 
 
 @dataclass(frozen=True)
 class Pool(RungSpec):
-    """What `MaxPool` and `MeanPool` have in common: where their windows stand."""
+    """Base class of `MaxPool` and `MeanPool`."""
 
     size: int
     stride: int | None = None
@@ -202,7 +176,7 @@ class Pool(RungSpec):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.stride == self.size:
-            object.__setattr__(self, "stride", None)  # as it would be anyway
+            object.__setattr__(self, "stride", None)  # the default, so that equal rungs compare equal
 
     @property
     def step(self) -> int:
@@ -213,42 +187,43 @@ class Pool(RungSpec):
         channels, *sides = self._maps(below)
         if self.size > min(sides):
             raise MapTooSmallError(
-                f"{self!r}: pooling leaves nothing of a map smaller than its window: the window has shape "
-                f"{(self.size, self.size)}, the level below {below}. Take a smaller window, or leave this rung out."
+                f"{self!r}: the window {(self.size, self.size)} is larger than the map below it, which has shape "
+                f"{below}. Use a smaller window, or leave this rung out."
             )
         return (channels, *map(self._windows, sides))
 
     def _windows(self, side: int) -> int:
-        """How many windows fit along a side; rounded up, one more that starts on the map and is cut off at its end."""
+        """Number of windows along a side. Rounding up adds one that starts on the map and ends outside it."""
         whole = (side - self.size) // self.step + 1
-        cut = (whole - 1) * self.step + self.size < side and whole * self.step < side
-        return whole + (cut and self.rounding == "up")
+        partial = (whole - 1) * self.step + self.size < side and whole * self.step < side
+        return whole + (partial and self.rounding == "up")
 
 
 @dataclass(frozen=True)
 class MaxPool(Pool):
-    """The largest value of every window, as a linear rung with statistics, noise, denoiser and cost of its own.
+    """Max pooling, as a linear rung with its own normalization, noise, denoiser and cost.
 
     Parameters
     ----------
-    size
+    size : int
         Height and width of the window.
-    stride
-        Positions from one window to the next; by default windows stand side by side.
-    rounding
-        ``"up"``: a window that is cut off at the end of an odd map counts, 17 positions become 9. ``"down"``: it does
-        not, they become 8, as they do in ``torch.nn.MaxPool2d``.
+    stride : int, optional
+        Step from one window to the next; by default `size`.
+    rounding : {"up", "down"}, default="up"
+        What happens at the end of an odd map. ``"up"``: a window that is cut off counts, 17 positions become 9.
+        ``"down"``: it does not, 17 become 8, as in ``torch.nn.MaxPool2d``.
 
     Notes
     -----
-    The way down copies each value to every position of its window. A position in several windows takes the mean of
-    their values, one in no window zero.
+    The decoder copies each value to every position of its window. A position in several windows takes the mean of their
+    values, one in no window takes zero.
 
-    Below the top, the cost divides ẑ by a deviation of at least 0.1, which the paper does not: a channel that is silent
-    in a batch has next to none, and would make the cost explode.
+    Below the top, the cost divides ẑ by a deviation of at least 0.1, unlike in the paper: a channel that is silent in
+    a batch has a deviation near zero, and its cost would explode.
 
     Examples
     --------
+    >>> from tikas import MaxPool
     >>> MaxPool(2).shape((96, 17, 17)), MaxPool(3, stride=2).shape((96, 17, 17))
     ((96, 9, 9), (96, 8, 8))
     """
@@ -258,10 +233,20 @@ class MaxPool(Pool):
 
 @dataclass(frozen=True)
 class MeanPool(Pool):
-    """The mean of every window, of those positions that exist where the map's end cuts it off; else as `MaxPool`.
+    """Mean pooling, as a linear rung with its own normalization, noise, denoiser and cost.
+
+    Parameters
+    ----------
+    size : int
+        Height and width of the window. A window that is cut off at the end of the map takes the mean of what is left.
+    stride : int, optional
+        Step from one window to the next; by default `size`.
+    rounding : {"up", "down"}, default="up"
+        As for `MaxPool`.
 
     Examples
     --------
+    >>> from tikas import MeanPool
     >>> MeanPool(2).shape((96, 17, 17))
     (96, 9, 9)
     """
@@ -271,15 +256,16 @@ class MeanPool(Pool):
 
 @dataclass(frozen=True)
 class GlobalMeanPool(RungSpec):
-    """The mean of every channel over its whole map; the way down copies it to every position.
+    """The mean of each channel over the whole map. The decoder copies it to every position.
 
     Parameters
     ----------
-    scale
-        Whether a top has a scale γ beside its bias β; rungs below the top disregard this.
+    scale : bool, default=True
+        Whether the top has a scale γ besides its bias β. Ignored below the top.
 
     Examples
     --------
+    >>> from tikas import GlobalMeanPool
     >>> GlobalMeanPool().shape((10, 6, 6))
     (10,)
     """
@@ -292,15 +278,102 @@ class GlobalMeanPool(RungSpec):
         return self._maps(below)[:1]
 
 
-def shapes_of(input_shape: Sequence[int], rungs: Iterable[RungSpec]) -> list[Shape]:
-    """The shape of every level that these rungs make on such an input, which comes first.
+KINDS: dict[str, type[RungSpec]] = {spec.kind: spec for spec in (Dense, Conv, MaxPool, MeanPool, GlobalMeanPool)}
+OPTIONS: dict[str, tuple[str, Any]] = {
+    **{word: (name, word) for name, words in CHOICES.items() for word in words},
+    "unscaled": ("scale", False),
+}
+"""Words that set a field of a rung in a text: ``"conv 64 3 same"``."""
+
+
+def parse_rung(text: str) -> RungSpec:
+    """Return the rung that a text such as ``"conv 64 3 same stride=2"`` describes.
+
+    Raises
+    ------
+    ValueError
+        If the text describes no rung.
 
     Examples
     --------
-    >>> shapes_of((1, 28, 28), [Conv(32, 5, padding="full"), MaxPool(2), Dense(10)])
-    [(1, 28, 28), (32, 32, 32), (32, 16, 16), (10,)]
+    >>> parse_rung("conv 64 3 same stride=2")
+    Conv(features=64, kernel=3, padding='same', stride=2, activation=None)
     """
+    kind, *words = text.split() or [""]
+    if kind not in KINDS:
+        raise ValueError(f"{text!r} is not a rung; start with one of {_quoted(KINDS)}.")
+    spec = KINDS[kind]
+    required = [field.name for field in fields(spec) if field.default is MISSING]
+    numbers = [int(word) for word in words if word.isdecimal()]
+    if len(numbers) != len(required):
+        expected = " ".join([kind, *(name.upper() for name in required)])
+        raise ValueError(f"{text!r} has {len(numbers)} numbers; expected {expected!r}, followed by options.")
+    options = dict(_parse_option(word, text) for word in words if not word.isdecimal())
+    unknown = options.keys() - {field.name for field in fields(spec)}
+    if unknown:
+        raise ValueError(f"{text!r}: {kind!r} has no option for {', '.join(sorted(unknown))}.")
+    return spec(*numbers, **options)
+
+
+def _parse_option(word: str, text: str) -> tuple[str, Any]:
+    if word in OPTIONS:
+        return OPTIONS[word]
+    name, _, value = word.partition("=")
+    if name == "stride" and value.isdecimal():
+        return name, int(value)
+    raise ValueError(f"{text!r}: unknown option {word!r}; choose from {', '.join(['stride=2', *OPTIONS])}.")
+
+
+def rung_text(spec: RungSpec) -> str:
+    """Return the text of a rung: its kind, its numbers, then the options that differ from their defaults.
+
+    Examples
+    --------
+    >>> rung_text(Conv(64, 3, padding="same", stride=2)), rung_text(MaxPool(2))
+    ('conv 64 3 same stride=2', 'max 2')
+    """
+    words = [spec.kind]
+    for field in fields(spec):
+        value = getattr(spec, field.name)
+        if value == field.default:
+            continue
+        if field.default is MISSING or isinstance(value, str):
+            words.append(str(value))
+        elif field.name == "scale":
+            words.append("unscaled")
+        else:
+            words.append(f"{field.name}={value}")
+    return " ".join(words)
+
+
+def shapes_of(input_shape: Sequence[int], rungs: Iterable[RungSpec]) -> list[Shape]:
+    """Return the shape of every level, the input first."""
     shapes = [tuple(input_shape)]
     for rung in rungs:
         shapes.append(rung.shape(shapes[-1]))
     return shapes
+
+
+def is_channels_last(shape: Sequence[int]) -> bool:
+    """Return whether a shape is that of an image with its channels at the end.
+
+    Square images are recognized by a short last dimension, others also need sides of at least `MIN_SIDE`.
+    """
+    if len(shape) != 3 or shape[2] > MAX_CHANNELS:
+        return False
+    height, width, _ = shape
+    return height == width > MAX_CHANNELS or min(height, width) >= MIN_SIDE
+
+
+def channels_last_hint(shape: Sequence[int]) -> str:
+    """Return a sentence to add to a `MapTooSmallError` if the channels may be at the end, else nothing."""
+    if len(shape) != 3 or shape[2] > MAX_CHANNELS or shape[2] >= min(shape[:2]):
+        return ""
+    return (
+        f" The input shape {tuple(shape)} is read as (channels, height, width). If it is (height, width, channels), "
+        "move the channels first with numpy.moveaxis(images, -1, -3)."
+    )
+
+
+def _quoted(names: Iterable[str]) -> str:
+    return ", ".join(map(repr, names))

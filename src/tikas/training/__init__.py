@@ -1,1 +1,1 @@
-"""How a ladder learns: one recipe, one loop, one member or many."""
+"""Recipes, the trainer and its engines."""

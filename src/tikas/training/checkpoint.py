@@ -1,78 +1,132 @@
-"""Files of tensors with a JSON header: written whole or not at all, read without executing anything."""
+"""Files of tensors with a JSON header, written completely or not at all, and snapshots to resume a fit exactly."""
+
+from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import json
 import os
 import shutil
-import struct
+import time
+import warnings
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import uuid4
 
+import numpy as np
 import torch
 from torch import Tensor
 
-FORMAT, CHECKSUM = "tikas", "checksum"
-MOST_HEADER_BYTES = 100_000_000
+from tikas.data.datasets import Dataset
+from tikas.data.splits import Split
+from tikas.training.recipe import Recipe
+
+_HEADER, _CHECKSUM = "tikas", "checksum"
+_KIND = "snapshot"
+
+MAX_SHARE_OF_TIME = 0.01
+"""Share of the training time that writing snapshots may take: those of large ensembles are written less often."""
+
+ASSUMED_BYTES_PER_SECOND = 5e8
+"""Speed of a disk, until a snapshot was written and timed."""
+
+SAMPLED_ROWS = 64
+"""Rows of a data set that are hashed to recognize it."""
 
 
-class NotAModelError(ValueError):
-    """A file that is not what it should be: foreign, truncated, damaged or of another version."""
+class ModelFileError(ValueError):
+    """A file that is not a complete tikas file: another format, truncated or damaged."""
 
 
-def write(path: str | Path, tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> Path:
-    """Write tensors and a header into one safetensors file, in the place of an older one only once it is complete.
+def write_tensors(path: str | Path, tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> Path:
+    """Write tensors and a JSON header to a safetensors file, replacing an existing one only when it is complete.
 
     Raises
     ------
     OSError
-        Where the file cannot be written (no such folder, no permission, a full disk). An older file stays as it was.
-
-    Examples
-    --------
-    >>> import tempfile, torch
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = write(Path(folder, "some.safetensors"), {"weight": torch.ones(2)}, {"epoch": 3})
-    ...     tensors, header = read(path)
-    >>> tensors["weight"].tolist(), header
-    ([1.0, 1.0], {'epoch': 3})
+        If the file cannot be written; an existing file is unchanged.
     """
     from safetensors.torch import save
 
     path = Path(path)
-    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     text = json.dumps(header, sort_keys=True)
-    payload = save(plain, {FORMAT: text, CHECKSUM: checksum(text, plain)})
+    payload = save(tensors, {_HEADER: text, _CHECKSUM: _checksum(text, tensors)})
     try:
-        replace_file(path, payload)
+        _replace_file(path, payload)
     except OSError as error:
         raise type(error)(
             error.errno,
-            f"The model could not be saved ({error.strerror}); what was at that path before is unchanged. "
-            f"Name a file in a folder that exists, can be written to and has {len(payload) / 1e6:.3g} MB free",
+            f"The file could not be written ({error.strerror}); an existing file is unchanged. Give a path in a "
+            f"writable folder with {len(payload) / 1e6:.3g} MB of free space",
             str(path),
         ) from error
     return path
 
 
-def replace_file(path: Path, payload: bytes) -> None:
-    """Write a temporary file beside the old one, make sure that it is on the disk, then put it in its place.
+def read_tensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return the tensors and the header of a file that `write_tensors` wrote.
 
-    What is neither a file nor a folder (a device, a pipe) is left alone with an OSError.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     replace_file(Path(folder, "notes"), b"old")
-    ...     replace_file(Path(folder, "notes"), b"new")
-    ...     [(path.name, path.read_bytes()) for path in Path(folder).iterdir()]
-    [('notes', b'new')]
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such file.
+    ModelFileError
+        If it is not a complete tikas file.
     """
-    target = Path(os.path.realpath(path))  # of a link, the file that it leads to
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
+    path = Path(path)
+    text, header, checksum = _read_header(path)
+    try:
+        tensors = load(path.read_bytes())
+    except (SafetensorError, ValueError, LookupError, TypeError, RuntimeError, OverflowError) as error:
+        raise ModelFileError(f"{path} is damaged or truncated ({error}). Copy it again from its source.") from error
+    if _checksum(text, tensors) != checksum:
+        raise ModelFileError(f"{path} is damaged: its checksum does not match. Copy it again from its source.")
+    return tensors, header
+
+
+def _read_header(path: Path) -> tuple[str, dict[str, Any], str]:
+    """Return the header as text and parsed, and the checksum, without reading the tensors."""
+    from safetensors import SafetensorError, safe_open
+
+    if not path.exists():
+        raise FileNotFoundError(f"{path} does not exist. Give the path of a file that tikas wrote.")
+    if not path.is_file():
+        raise ModelFileError(f"{path} is not a file. Give the path of a file that tikas wrote.")
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata()
+        text, checksum = metadata[_HEADER], metadata[_CHECKSUM]
+        header = json.loads(text)
+    except (SafetensorError, ValueError, LookupError, TypeError, RecursionError) as error:
+        raise ModelFileError(
+            f"{path} is not a complete tikas file ({error}). Give a file written by `save` or `tikas train`, or copy "
+            "it again from its source."
+        ) from error
+    if not isinstance(header, dict):
+        raise ModelFileError(f"{path} is not a tikas file. Give a file written by `save` or `tikas train`.")
+    return text, header, checksum
+
+
+def _checksum(header: str, tensors: Mapping[str, Tensor]) -> str:
+    """Return the CRC of the header and of every tensor's name, dtype, shape and values."""
+    total = zlib.crc32(header.encode())
+    for name, tensor in sorted(tensors.items()):
+        total = zlib.crc32(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode(), total)
+        if tensor.numel():
+            total = zlib.crc32(tensor.flatten().view(torch.uint8).numpy().data, total)
+    return f"{total:08x}"
+
+
+def _replace_file(path: Path, payload: bytes) -> None:
+    """Write a temporary file beside `path`, sync it to the disk, and rename it. Devices and pipes are an OSError."""
+    target = Path(os.path.realpath(path))  # of a link, the file that it points to
     if target.exists() and not target.is_file() and not target.is_dir():
         raise OSError(errno.EINVAL, "Not a regular file", str(target))
     temporary = target.with_name(f".{uuid4().hex}.partial")
@@ -84,93 +138,133 @@ def replace_file(path: Path, payload: bytes) -> None:
         if target.is_file():
             shutil.copymode(target, temporary)
         temporary.replace(target)
-    except BaseException as error:
+    except BaseException:
         with contextlib.suppress(OSError):
             temporary.unlink()
-        if isinstance(error, OSError):  # the name of the temporary file would tell nobody anything
-            raise type(error)(error.errno, error.strerror, str(path)) from error
         raise
 
 
-def read(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Read the tensors and the header of a file that `write` made.
+class Snapshot(NamedTuple):
+    """A member after the epochs of its history: the engine's state of it, and after which epochs it was resumed."""
 
-    Raises
-    ------
-    FileNotFoundError
-        Where there is no such file.
-    NotAModelError
-        Where it is not a whole file of this format.
-
-    Examples
-    --------
-    >>> read("nowhere.safetensors")
-    Traceback (most recent call last):
-    FileNotFoundError: nowhere.safetensors: there is no such file. Give the path of a model that tikas saved.
-    """
-    from safetensors import SafetensorError
-    from safetensors.torch import load
-
-    path = Path(path)
-    if not path.exists():
-        raise FileNotFoundError(f"{path}: there is no such file. Give the path of a model that tikas saved.")
-    if not path.is_file():
-        raise NotAModelError(f"{path}: not a file. Give the path of a model that tikas saved.")
-    text, header, expected = _read_metadata(path)
-    try:
-        tensors = load(path.read_bytes())
-    except (SafetensorError, ValueError, LookupError, TypeError, RuntimeError, OverflowError) as error:
-        raise NotAModelError(
-            f"{path}: damaged or truncated ({error}). Copy it again from where it was made."
-        ) from error
-    if expected is not None and checksum(text, tensors) != expected:
-        raise NotAModelError(f"{path}: damaged, its checksum is another. Copy it again from where it was made.")
-    return tensors, header
+    tensors: Mapping[str, Tensor]
+    history: list[dict[str, Any]]
+    resumed_after: list[int]
 
 
-def checksum(header: str, tensors: Mapping[str, Tensor]) -> str:
-    """Of the header and of the values of all tensors, in the order of their names.
+class Checkpointer:
+    """Writes a snapshot of every member to a folder now and then, and finds it again to resume the same fit.
+
+    A resumed fit gives the same result as one without interruption: on a CPU bit by bit, if the same members train
+    together. Snapshots are not deleted when the fit ends: call `delete` once its result is saved.
+
+    Parameters
+    ----------
+    folder : str or Path
+        Created with the first snapshot.
+    variant : str, default=""
+        What decides the result besides recipe, seed, split and data, such as the function that builds the members.
+    seconds : float, default=60
+        Least time between two snapshots of a member. It grows where writing takes long.
+
+    Attributes
+    ----------
+    resumed_after : dict of str to list of int
+        By key of a member that this object resumed: after which epochs it was resumed, in this and earlier processes.
 
     Examples
     --------
-    >>> import torch
-    >>> checksum("{}", {"weight": torch.ones(2)}), checksum('{"epoch": 3}', {"weight": torch.ones(2)})
-    ('5cebbc62', '05102498')
+    >>> import tempfile, torch
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     checkpointer = Checkpointer(folder)
+    ...     checkpointer.save(["a"], lambda: {"model.beta": torch.ones(1, 2)}, [[{"epoch": 1}]])
+    ...     (snapshot,) = Checkpointer(folder).load(["a"])
+    >>> snapshot.history, snapshot.tensors["model.beta"]
+    ([{'epoch': 1}], tensor([1., 1.]))
     """
-    total = zlib.crc32(header.encode())
-    for _, tensor in sorted(tensors.items()):
-        if tensor.numel():
-            total = zlib.crc32(tensor.flatten().view(torch.uint8).numpy().data, total)
-    return f"{total:08x}"
 
+    def __init__(self, folder: str | Path, *, variant: str = "", seconds: float = 60.0) -> None:
+        self.folder = Path(folder)
+        self.variant = variant
+        self.seconds = seconds
+        self.resumed_after: dict[str, list[int]] = {}
+        self._written: set[str] = set()
+        self._started = time.monotonic()
+        self._duration: float | None = None
 
-def _read_metadata(path: Path) -> tuple[str, dict[str, Any], str | None]:
-    """The header as it was written and as what it says, and the checksum; files of earlier versions have none."""
-    foreign = NotAModelError(
-        f"{path}: not a model that tikas saved. Give a file written by `save` or by `tikas train`."
-    )
-    with path.open("rb") as file:
-        start = file.read(9)
-        if len(start) < 9 or start[8:] != b"{":
-            raise foreign
-        (length,) = struct.unpack("<Q", start[:8])
-        if length > MOST_HEADER_BYTES:
-            raise foreign
-        file.seek(8)
-        text = file.read(length)
-    truncated = NotAModelError(f"{path}: truncated. Copy it again from where it was made.")
-    if len(text) < length:
-        raise truncated
-    try:
-        described = json.loads(text)
-        metadata = described.pop("__metadata__")
-        written = metadata[FORMAT]
-        header = json.loads(written)
-        end = max((int(each["data_offsets"][1]) for each in described.values()), default=0)
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise foreign from error
-    if not isinstance(header, dict):
-        raise foreign
-    if path.stat().st_size < 8 + length + end:
-        raise truncated
-    return written, header, metadata.get(CHECKSUM)
+    def key(self, recipe: Recipe, seed: int, split: Split, dataset: Dataset, device: torch.device) -> str:
+        """Return the name of a member's snapshot: equal only for members that would learn the same.
+
+        The data set is recognized by its shape, dtype and a sample of rows, and by the targets and weights used.
+        """
+        sample = dataset.rows[:: max(1, len(dataset) // SAMPLED_ROWS)]
+        arrays = [split.labeled, split.unlabeled, split.validation, sample, dataset.targets[split.labeled]]
+        if dataset.weights is not None:
+            arrays.append(dataset.weights[split.labeled])
+        settings = (recipe.to_json(), seed, self.variant, dataset.rows.shape, str(dataset.rows.dtype))
+        digest = hashlib.sha256(repr((*settings, dataset.n_outputs, device.type, torch.__version__)).encode())
+        for array in arrays:
+            digest.update(f"{array.shape} {array.dtype}".encode())
+            digest.update(np.ascontiguousarray(array).tobytes())
+        return digest.hexdigest()[:32]
+
+    def epochs(self, key: str) -> int:
+        """Return after how many epochs a member's snapshot was taken, 0 without one."""
+        with contextlib.suppress(ModelFileError, OSError):
+            header = _read_header(self._path(key))[1]
+            return len(header["history"]) if header.get("kind") == _KIND else 0
+        return 0
+
+    def load(self, keys: Sequence[str]) -> list[Snapshot] | None:
+        """Return the snapshots of members that train together; None unless all are complete and of the same epoch."""
+        self._started, self._duration = time.monotonic(), None
+        snapshots = []
+        for key in keys:
+            with contextlib.suppress(ModelFileError, OSError):
+                tensors, header = read_tensors(self._path(key))
+                if header.get("kind") == _KIND:
+                    snapshots.append(Snapshot(tensors, header["history"], header["resumed_after"]))
+        if len(snapshots) < len(keys) or len({len(snapshot.history) for snapshot in snapshots}) > 1:
+            return None
+        for key, snapshot in zip(keys, snapshots, strict=True):
+            if key not in self._written:  # else it is this process that continues
+                self.resumed_after[key] = sorted({*snapshot.resumed_after, len(snapshot.history)})
+        return snapshots
+
+    def is_due(self, size: int) -> bool:
+        """Return whether the members that train now, of `size` bytes together, should be saved."""
+        duration = size / ASSUMED_BYTES_PER_SECOND if self._duration is None else self._duration
+        return time.monotonic() >= self._started + max(self.seconds, duration / MAX_SHARE_OF_TIME)
+
+    def save(
+        self,
+        keys: Sequence[str],
+        state: Callable[[], Mapping[str, Tensor]],
+        histories: Sequence[Sequence[Mapping[str, Any]]],
+    ) -> None:
+        """Write a snapshot of members: `state` returns tensors ``(members, ...)``. Where that fails it only warns."""
+        started = time.monotonic()
+        try:
+            tensors = state()
+            self.folder.mkdir(parents=True, exist_ok=True)
+            for member, (key, history) in enumerate(zip(keys, histories, strict=True)):
+                resumed_after = self.resumed_after.get(key, [])
+                header = {"kind": _KIND, "history": list(history), "resumed_after": resumed_after}
+                write_tensors(self._path(key), {name: tensor[member] for name, tensor in tensors.items()}, header)
+                self._written.add(key)
+        except (OSError, MemoryError, RuntimeError) as error:  # RuntimeError: torch could not allocate the copies
+            cause = error.__cause__ if isinstance(error.__cause__, OSError) else error
+            reason = getattr(cause, "strerror", None) or cause
+            message = f"No snapshot could be written to {self.folder} ({reason}). Training continues without it."
+            warnings.warn(message, UserWarning, stacklevel=2)
+        self._started = time.monotonic()
+        self._duration = self._started - started
+
+    def delete(self, key: str) -> None:
+        """Delete a member's snapshot, if there is one, and the folder if it is empty."""
+        self._path(key).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            self.folder.rmdir()
+
+    def _path(self, key: str) -> Path:
+        return self.folder / f"{key}.safetensors"

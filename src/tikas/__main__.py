@@ -1,8 +1,0 @@
-"""The command line as ``python -m tikas``."""
-
-import sys
-
-from tikas.cli import main
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,0 +1,76 @@
+"""The command line: `tikas train`, `tikas predict` and `tikas reproduce`."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+import tikas
+from tikas.cli import predict, reproduce, train
+from tikas.cli.options import FAILURE, USAGE, print_error
+
+LIST_OPTIONS = ("--network", "--noise", "--costs", "--ignore")
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None, no_args_is_help=True)
+for _command in (train.train, predict.predict, reproduce.reproduce):
+    app.command()(_command)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"tikas {tikas.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[  # noqa: ARG001
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Ladder networks: learn classes or values from a few labels and many unlabeled rows."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run one command and exit with 0 after success, 1 after a failure, 2 after wrong usage, 130 after Ctrl-C."""
+    # Threads that spin while they wait slow each other down where another process uses the same cores.
+    os.environ.setdefault("GOMP_SPINCOUNT", "30000")
+    words = _repeat_list_options(sys.argv[1:] if arguments is None else arguments)
+    shown: set[str] = set()
+
+    def show_warning(message: Warning | str, *_: object, **__: object) -> None:
+        if str(message) not in shown:
+            shown.add(str(message))
+            print_error(f"warning: {message}")
+
+    with warnings.catch_warnings():
+        warnings.showwarning = show_warning
+        try:
+            typer.main.get_command(app)(words, prog_name="tikas")
+        except (ValueError, FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
+            print_error(error)
+            sys.exit(USAGE)
+        except (ArithmeticError, ImportError, OSError, RuntimeError) as error:
+            print_error(error)
+            sys.exit(FAILURE)
+
+
+def _repeat_list_options(words: Sequence[str]) -> list[str]:
+    """Turn ``--network 256 128`` into ``--network 256 --network 128``, the form that typer reads."""
+    repeated: list[str] = []
+    option, values = "", 0
+    for word in [*words, "--"]:
+        if not word.startswith("--"):
+            repeated += [option, word] if option and values else [word]
+            values += 1
+            continue
+        if option and not values:
+            repeated.append("")  # `--network` alone: no hidden rungs
+        option, values = (word if word in LIST_OPTIONS else ""), 0
+        repeated.append(word)
+    return repeated[:-1]

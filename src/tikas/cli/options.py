@@ -1,0 +1,41 @@
+"""Options that several commands share, exit codes, and checks of output paths."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Annotated
+
+import typer
+
+FAILURE, USAGE, INTERRUPTED = 1, 2, 130
+
+DataDir = Annotated[
+    Path | None,
+    typer.Option(metavar="FOLDER", help="Folder with the files of a data set. Default: TIKAS_DATA, or a download."),
+]
+Device = Annotated[str | None, typer.Option(metavar="cpu|cuda", help="Default: a GPU if there is one.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bar.")]
+
+
+def print_error(message: object) -> None:
+    """Print one line to standard error."""
+    print("tikas:", " ".join(str(message).split()), file=sys.stderr)
+
+
+def check_output(output: Path, inputs: Iterable[Path] = (), option: str = "--output") -> None:
+    """Check before the work that `output` can be written and replaces none of `inputs`; make its folder."""
+    if output.is_dir():
+        raise IsADirectoryError(f"{option} {output} is a folder. Give the path of a file in it.")
+    if output.exists() and not output.is_file():
+        raise RuntimeError(f"{option} {output} is not a regular file. Give another path.")
+    if any(path.exists() and output.exists() and path.samefile(output) for path in inputs):
+        raise ValueError(f"{option} {output} is also an input file and would be overwritten. Give another path.")
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=output.parent):
+            pass
+    except OSError as error:
+        raise RuntimeError(f"{option} {output}: cannot write to its folder ({error.strerror}).") from error

@@ -1,0 +1,417 @@
+"""Standardization and whitening, fitted on training rows, and warnings about rows of an unsuitable scale."""
+
+from __future__ import annotations
+
+import shlex
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod, sqrt
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+CONSTANT_RATIO = 1e-6
+"""Values that deviate by less than this share of the largest are constant, but for rounding."""
+CONTRAST = 55 / sqrt(3072)
+"""Root mean square of an image after contrast normalization: a norm of 55 for the 3072 values of CIFAR-10."""
+REGULARIZER = 0.1
+"""Added to each variance in whitening, so that directions of almost no variance are not amplified."""
+CHUNK_ROWS = 2048
+MAX_VALUES = 3 * 64 * 64
+"""Largest image to be whitened: the matrix takes the square of it in memory, its computation the cube in time."""
+DESCRIBED_ROWS = 4096
+MAX_NAMED = 5
+FAR, FAR_SINGLE = 2, 10
+"""Rows farther than this many times the training rows' range beyond it are of another scale: many rows, or one."""
+NARROW = 1 / 100
+"""Images that cover less than this share of the training rows' range are of another scale."""
+MAX_COMPARED_ROWS = 1000
+"""Rows to predict that are compared with the training rows' range."""
+
+
+@dataclass(frozen=True, eq=False)
+class Standardization:
+    """z = (x - μ) / σ for each column, or for each channel of images.
+
+    A column that is constant in the training rows becomes zero in them, and is not scaled in others.
+
+    Parameters
+    ----------
+    mean, deviation : Tensor of float64, shape of a row
+        μ and σ. float64 keeps the differences of large numbers that vary little, such as years.
+
+    Examples
+    --------
+    >>> rows = torch.tensor([[1990.0, 5.0], [2010.0, 5.0]])
+    >>> Standardization.fit(rows)(rows)
+    tensor([[-1.,  0.],
+            [ 1.,  0.]])
+    """
+
+    mean: Tensor
+    deviation: Tensor
+
+    @classmethod
+    def fit(cls, rows: Tensor, device: str | torch.device | None = None) -> Self:
+        """Fit on training rows ``(n, columns)`` or ``(n, channels, height, width)``, finite, at least two."""
+        if len(rows) < 2:
+            raise ValueError(f"Standardization needs two rows or more; got rows of shape {tuple(rows.shape)}.")
+        given = rows.to(device or rows.device).double()
+        dims = (0, *range(2, given.dim()))
+        deviation, mean = torch.std_mean(given, dims, correction=0, keepdim=True)
+        # Constant but for rounding, which for seconds since 1970 in float32 may be larger than 1: hence the clamp.
+        constant = deviation <= CONSTANT_RATIO * given.abs().amax(dims, keepdim=True)
+        deviation = torch.where(constant, deviation.clamp(min=1.0), deviation)
+        return cls(*(each[0].expand(given.shape[1:]).contiguous() for each in (mean, deviation)))
+
+    @torch.no_grad()
+    def __call__(self, rows: Tensor) -> Tensor:
+        """Standardize rows of the shape that this was fitted on, on their device; float64 rows stay float64."""
+        _check_shape(rows, self.mean)
+        mean, deviation = self.mean.to(rows.device), self.deviation.to(rows.device)
+        return ((rows - mean) / deviation).to(torch.promote_types(rows.dtype, torch.float32))
+
+    def to(self, device: str | torch.device) -> Self:
+        """Return a copy on another device."""
+        return type(self)(self.mean.to(device), self.deviation.to(device))
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the tensors to save."""
+        return {"mean": self.mean, "deviation": self.deviation}
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, Tensor]) -> Self:
+        """Restore from `tensors()`; raise ValueError if these are not the tensors of a standardization."""
+        mean, deviation = _saved_tensors(tensors, ("mean", "deviation"), torch.float64)
+        if mean.shape != deviation.shape or not (deviation > 0).all():
+            raise ValueError("the deviations of a standardization must be positive and of the shape of the mean")
+        return cls(mean, deviation)
+
+
+@dataclass(frozen=True, eq=False)
+class Whitening:
+    """Contrast normalization, then ZCA whitening: z = (C + 0.1·I)^(-1/2) (x - μ).
+
+    μ and C are mean and covariance (1/n) of the contrast-normalized training images. A direction of variance λ keeps
+    the variance λ / (λ + 0.1). Of all whitening matrices the symmetric one changes images least.
+
+    Parameters
+    ----------
+    mean : Tensor of float32, shape of an image
+        μ.
+    matrix : Tensor of float32, shape (values, values)
+        (C + 0.1·I)^(-1/2), symmetric; `values` is the number of values of an image.
+
+    References
+    ----------
+    Krizhevsky, Learning multiple layers of features from tiny images, 2009, appendix A.
+
+    Examples
+    --------
+    >>> images = torch.rand(500, 3, 4, 4, generator=torch.Generator().manual_seed(0))
+    >>> whitened = Whitening.fit(images)(images)
+    >>> whitened.shape, bool((whitened.mean(0).abs() < 1e-5).all())
+    (torch.Size([500, 3, 4, 4]), True)
+    """
+
+    mean: Tensor
+    matrix: Tensor
+
+    @classmethod
+    def fit(cls, images: Tensor, device: str | torch.device | None = None) -> Self:
+        """Fit on training images ``(n, ...)``, at least two, on `device`, where the result lies (default: theirs)."""
+        shape = images.shape[1:]
+        values = prod(shape)
+        if len(images) < 2 or not values:
+            raise ValueError(f"Whitening needs two images or more; got images of shape {tuple(images.shape)}.")
+        if values > MAX_VALUES:
+            raise ValueError(
+                f"Images of shape {tuple(shape)} have {values} values; whitening takes up to {MAX_VALUES}, because its "
+                "matrix has the square of that. Make the images smaller, or set preprocess='none'."
+            )
+        device = torch.device(device or images.device)
+        total = torch.zeros(values, dtype=torch.float64, device=device)
+        products = torch.zeros(values, values, dtype=torch.float64, device=device)
+        for rows in _normalized_chunks(images, device, _product_dtype(device)):
+            total += rows.sum(0, dtype=torch.float64)
+            products += rows.T @ rows
+        mean = total / len(images)
+        covariance = products.div_(len(images)).sub_(torch.outer(mean, mean))
+        variances, directions = torch.linalg.eigh(covariance)
+        scaled = directions * (variances.clamp(min=0) + REGULARIZER) ** -0.25
+        return cls(mean.float().reshape(shape), (scaled @ scaled.T).float())
+
+    @torch.no_grad()
+    def __call__(self, images: Tensor) -> Tensor:
+        """Whiten raw images of the shape that this was fitted on; the result lies on their device.
+
+        Products are computed on the device of the matrix, `CHUNK_ROWS` images at a time. float64 images stay float64.
+        """
+        _check_shape(images, self.mean)
+        device = self.matrix.device
+        dtype = torch.promote_types(images.dtype, torch.float32)
+        product_dtype = torch.promote_types(dtype, _product_dtype(device))
+        mean, matrix = self.mean.flatten().to(product_dtype), self.matrix.to(product_dtype)
+        whitened = torch.empty(images.shape, dtype=dtype, device=images.device)
+        chunks = whitened.view(len(images), mean.numel()).split(CHUNK_ROWS)
+        for chunk, rows in zip(chunks, _normalized_chunks(images, device, product_dtype), strict=True):
+            chunk.copy_((rows - mean) @ matrix)
+        return whitened
+
+    def to(self, device: str | torch.device) -> Self:
+        """Return a copy on another device."""
+        return type(self)(self.mean.to(device), self.matrix.to(device))
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the tensors to save."""
+        return {"mean": self.mean, "matrix": self.matrix}
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, Tensor]) -> Self:
+        """Restore from `tensors()`; raise ValueError if these are not the tensors of a whitening."""
+        mean, matrix = _saved_tensors(tensors, ("mean", "matrix"), torch.float32)
+        if matrix.shape != (mean.numel(), mean.numel()):
+            raise ValueError(f"a whitening of images {tuple(mean.shape)} cannot have a matrix {tuple(matrix.shape)}")
+        return cls(mean, matrix)
+
+
+Transform = Standardization | Whitening
+
+TRANSFORMS: dict[str, type[Standardization] | type[Whitening]] = {
+    "whiten": Whitening,
+    "standardize": Standardization,
+}
+"""The transforms by the names of `preprocess`; ``"none"`` has none."""
+
+
+def normalize_contrast(images: Tensor) -> Tensor:
+    """Give every image ``(n, ...)`` the mean zero and the same root mean square; constant images become zeros.
+
+    (x - mean) / (‖x - mean‖ / 55) for 3072 values; the norm grows with the square root of the number of values.
+    """
+    rows = images.flatten(1).to(torch.promote_types(images.dtype, torch.float32))
+    # The float64 mean of one repeated value is exactly that value, so nothing is left of a constant image.
+    centered = rows - rows.mean(1, keepdim=True, dtype=torch.float64).to(rows.dtype)
+    deviation = torch.linalg.vector_norm(centered, dim=1, keepdim=True, dtype=torch.float64) / sqrt(rows.shape[1])
+    constant = deviation <= CONSTANT_RATIO * rows.abs().amax(1, keepdim=True)
+    scale = torch.where(constant, 0, CONTRAST / deviation)
+    return (centered * scale.to(rows.dtype)).reshape(images.shape)
+
+
+def _product_dtype(device: torch.device) -> torch.dtype:
+    """Return float64 on a GPU: fast enough there, and float32 products may have been set to TF32 (ten bits)."""
+    return torch.float64 if device.type == "cuda" else torch.float32
+
+
+def _normalized_chunks(images: Tensor, device: torch.device, dtype: torch.dtype) -> Iterator[Tensor]:
+    for chunk in images.split(CHUNK_ROWS):
+        yield normalize_contrast(chunk.to(device).to(dtype)).flatten(1)  # cast on the device: fewer bytes travel
+
+
+def _check_shape(rows: Tensor, mean: Tensor) -> None:
+    if rows.shape[1:] != mean.shape:
+        raise ValueError(
+            f"Got rows of shape {tuple(rows.shape)}; expected (n, {', '.join(map(str, mean.shape))}), the shape this "
+            "was fitted on (images have their channels first)."
+        )
+
+
+def _saved_tensors(tensors: Mapping[str, Tensor], names: tuple[str, str], dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    if tensors.keys() != set(names):
+        raise ValueError(f"expected the tensors {' and '.join(names)}; found {', '.join(sorted(tensors))}")
+    first, second = (tensors[name] for name in names)
+    if {first.dtype, second.dtype} != {dtype} or not (first.isfinite().all() and second.isfinite().all()):
+        raise ValueError(f"the tensors {' and '.join(names)} must be finite {dtype} numbers")
+    return first, second
+
+
+class ScaleWarning(UserWarning):
+    """Columns are not of about unit size, are constant, or are of another scale than those of the training rows."""
+
+
+def check_scale(X: NDArray[Any], columns: Sequence[str] | None = None, *, stacklevel: int = 3) -> None:
+    """Warn if the scale of training rows would keep a ladder from learning.
+
+    A ladder adds noise of deviation 0.3 or so to its input and reconstructs the input. Next to values up to 255 that
+    noise is nothing; next to differences of 0.001 it drowns everything.
+
+    Parameters
+    ----------
+    X : ndarray of shape (n, ...)
+        Finite numbers; all dimensions but the first are columns.
+    columns : sequence of str, optional
+        Column names for the warnings.
+    stacklevel : int, default=3
+        As of `warnings.warn`.
+
+    Raises
+    ------
+    ValueError
+        If every column is constant.
+
+    Warns
+    -----
+    ScaleWarning
+        At most one of: values like unscaled pixels or counts, columns far from unit size. And one if columns are
+        constant at another value than zero.
+    """
+    X = np.asarray(X)
+    X = X.reshape(len(X), -1)
+    if len(X) < 2:
+        return
+    mean = X.mean(axis=0, dtype=np.float64)
+    squares = np.zeros(X.shape[1])
+    for start in range(0, len(X), DESCRIBED_ROWS):  # a float64 copy of all rows might not fit into memory
+        squares += np.square(X[start : start + DESCRIBED_ROWS] - mean).sum(axis=0)
+    deviation = np.sqrt(squares / len(X))
+    lowest, highest = X.min(axis=0).astype(np.float64), X.max(axis=0).astype(np.float64)
+    varying = highest > lowest
+    if not varying.any():
+        raise ValueError(
+            f"Each of the {X.shape[1]} columns holds a single value in all {len(X)} rows, so there is nothing to learn "
+            "from. Check how the rows were read or preprocessed."
+        )
+    message = None
+    if _looks_like_pixels(X, lowest, highest, deviation):
+        divisor = 255.0 if highest.max() > 128 else highest.max()
+        message = (
+            f"The values run from {lowest.min():g} to {highest.max():g}, like pixels or counts that were not scaled. "
+            f"A ladder's usual noise of 0.3 assumes values of about unit size. Divide them by {divisor:g}, or set "
+            "preprocess='standardize'."
+        )
+    else:
+        message = _far_from_unit_size(X, mean, deviation, varying, columns)
+    if message:
+        warnings.warn(message, ScaleWarning, stacklevel=stacklevel)
+    constant = np.flatnonzero(~varying & (lowest != 0))
+    if constant.size:
+        named = [f"{_name(column, columns)} (always {lowest[column]:g})" for column in constant[:MAX_NAMED]]
+        flags = "" if columns is None else f", or tikas train {ignore_flag([str(columns[column]) for column in constant])}"
+        warnings.warn(
+            f"Columns are constant and carry no information: {_listed(named, constant.size)}. Drop them, for instance "
+            f"with scikit-learn's VarianceThreshold{flags}.",
+            ScaleWarning,
+            stacklevel=stacklevel,
+        )
+
+
+def _looks_like_pixels(
+    X: NDArray[Any], lowest: NDArray[np.float64], highest: NDArray[np.float64], deviation: NDArray[np.float64]
+) -> bool:
+    """Whether values start at zero or are whole numbers, and most columns reach high into one range up to 255."""
+    low, high = lowest.min(), highest.max()
+    varying = highest > lowest
+    if low < 0 or high > 255 or deviation.max() <= 2 or (highest[varying] >= high / 2).mean() <= 0.5:
+        return False
+    return bool(low <= high / 100 or np.all(np.rint(X) == X))
+
+
+def _far_from_unit_size(
+    X: NDArray[Any],
+    mean: NDArray[np.float64],
+    deviation: NDArray[np.float64],
+    varying: NDArray[np.bool_],
+    columns: Sequence[str] | None,
+) -> str | None:
+    largest = deviation.max()
+    if largest < 0.01:
+        finding, offenders = "The columns hardly vary", varying
+    else:
+        finding = "Columns are far from unit size"
+        offenders = varying & ((deviation > 10) | (np.abs(mean) > 10 * deviation + 10))
+        # Columns much smaller than the rest are drowned by it; but indicators (0 or 1) keep their scale if rare.
+        if largest > 100 * np.median(deviation[varying]) and not np.all((X == 0) | (X == 1)):
+            offenders |= varying & (deviation < min(largest / 100, 0.1))
+    if not offenders.any():
+        return None
+    size = np.where(offenders, np.maximum(np.abs(mean), deviation), 1)
+    farthest = np.argsort(-np.abs(np.log(size)), kind="stable")[: min(MAX_NAMED, offenders.sum())]
+    named = [f"{_name(each, columns)} (mean {mean[each]:.3g}, deviation {deviation[each]:.3g})" for each in farthest]
+    return (
+        f"{finding}: {_listed(named, offenders.sum())}. A ladder's usual noise of 0.3 assumes a deviation of about 1. "
+        "Bring them to one scale with preprocess='standardize'."
+    )
+
+
+def _name(column: int, columns: Sequence[str] | None) -> str:
+    return f"X[:, {column}]" if columns is None else repr(str(columns[column]))
+
+
+def _listed(named: list[str], count: int) -> str:
+    return ", ".join(named) + (f" and {count - len(named)} more" if count > len(named) else "")
+
+
+def ignore_flag(columns: Sequence[str]) -> str:
+    """Return the command-line flags that ignore these columns (the first 20), quoted for a shell."""
+    return shlex.join(["--ignore", *columns[:20]]) + (" …" if len(columns) > 20 else "")
+
+
+def value_range(
+    X: NDArray[Any], preprocess: str, earlier: tuple[float, float] | None = None
+) -> tuple[float, float] | None:
+    """Return the smallest and largest value of transformed training rows, and of `earlier` ones; None if whitened.
+
+    Whitening removes brightness and contrast, so whitened rows cannot be told to be of another scale.
+    """
+    if preprocess == "whiten":
+        return None
+    lowest, highest = float(X.min()), float(X.max())
+    return (lowest, highest) if earlier is None else (min(lowest, earlier[0]), max(highest, earlier[1]))
+
+
+def warn_other_scale(
+    X: NDArray[Any],
+    training_range: tuple[float, float],
+    columns: Sequence[str] | None = None,
+    *,
+    standardized: bool = False,
+    stacklevel: int = 2,
+) -> None:
+    """Warn if rows to predict are of another scale than the training rows.
+
+    They are if half of them lie far outside of the training rows' range (farther for a few rows: one alone may be an
+    outlier), or if they are images whose channels all cover next to nothing of it.
+
+    Parameters
+    ----------
+    X : ndarray of shape (n, columns) or (n, channels, height, width)
+        At least one row, transformed.
+    training_range : tuple of float
+        `value_range` of the training rows.
+    columns : sequence of str, optional
+        Column names for the warning.
+    standardized : bool, default=False
+        Whether the rows were standardized, for the warning.
+    stacklevel : int, default=2
+        As of `warnings.warn`.
+    """
+    lowest, highest = training_range
+    width = highest - lowest
+    outside = np.maximum(X - highest, lowest - X).reshape(len(X), -1)
+    narrow = X.ndim > 2 and 0 < np.ptp(X, (0, *range(2, X.ndim))).max() < NARROW * width
+    if np.median(outside.max(1)) <= max(FAR, FAR_SINGLE / len(X)) * width and not narrow:
+        return
+    transformed = ", standardized as the training rows were," if standardized else ""
+    farthest = "" if X.ndim > 2 else f" Farthest off is {_name(int(np.median(outside, 0).argmax()), columns)}."
+    warnings.warn(
+        f"The rows to predict{transformed} run from {X.min():.3g} to {X.max():.3g}, but the training rows ran from "
+        f"{lowest:.3g} to {highest:.3g}: they are of another scale, and predictions for them mean little. Give rows in "
+        f"the same units and scaled the same way as in fit.{farthest}",
+        ScaleWarning,
+        stacklevel=stacklevel + 1,
+    )
+
+
+def warn_few_rows(rows: int, batch_size: int, stacklevel: int = 2) -> None:
+    """Warn if there are fewer rows than a batch has, so that every update uses all of them."""
+    if rows < batch_size:
+        warnings.warn(
+            f"{rows} rows are fewer than a batch of {batch_size}: every update uses all of them. Add unlabeled rows, "
+            f"or set batch_size={rows} or less.",
+            UserWarning,
+            stacklevel=stacklevel + 1,
+        )

@@ -1,1 +1,0 @@
-"""Runs of a recipe on a data set."""

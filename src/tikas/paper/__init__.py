@@ -1,0 +1,1 @@
+"""The paper's tables as data, and `tikas reproduce`."""

@@ -1,0 +1,182 @@
+"""SVG figures: errors of the seeds beside published intervals, and error against training time. They need matplotlib."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+MEASURED, PUBLISHED, MISSING = "#1f5fa8", "#c2571a", "#8a8a8a"
+
+STYLE: dict[Any, Any] = {
+    "svg.hashsalt": "tikas",  # the same ids in the file every time
+    "svg.fonttype": "none",
+    "font.family": "sans-serif",
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+}
+
+
+class PlotsMissingError(RuntimeError):
+    """matplotlib is not installed."""
+
+
+@dataclass(frozen=True)
+class Errors:
+    """Measured errors of some seeds (empty: missing), and the published mean with its deviation, where known."""
+
+    measured: Sequence[float] = ()
+    published: float | None = None
+    deviation: float | None = None
+
+
+@dataclass(frozen=True)
+class Timing:
+    """A mean error, half the width of its confidence interval, and the seconds of a member with and without warm-up."""
+
+    label: str
+    error: float
+    margin: float
+    seconds: float
+    seconds_without_warm_up: float | None = None
+
+
+@contextmanager
+def svg_figure(path: str | Path) -> Iterator[Any]:
+    """A matplotlib figure that is saved at the end, with the same bytes for the same content.
+
+    Raises
+    ------
+    PlotsMissingError
+        If matplotlib is not installed.
+    """
+    try:
+        import matplotlib as mpl
+        from matplotlib.figure import Figure
+    except ModuleNotFoundError as error:
+        message = "Figures need matplotlib, which is not installed: pip install 'tikas[plots]'."
+        raise PlotsMissingError(message) from error
+    with mpl.rc_context(STYLE):
+        figure = Figure(layout="constrained")
+        yield figure
+        figure.savefig(path, metadata={"Date": None, "Creator": None})
+
+
+def plot_errors(path: str | Path, columns: Sequence[str], rows: Mapping[str, Mapping[str, Errors]]) -> None:
+    """Draw the errors of every seed, one panel for each column and one line for each row.
+
+    Parameters
+    ----------
+    path : str or Path
+        The SVG file to write.
+    columns : sequence of str
+        Numbers of labels, as text.
+    rows : mapping of str to mapping of str to Errors
+        By the title of the row, then by column.
+    """
+    columns = [column for column in columns if any(column in row for row in rows.values())]
+    with svg_figure(path) as figure:
+        figure.set_size_inches(0.075 * max(map(len, rows)) + 2.6 * len(columns), 1.2 + 0.45 * len(rows))
+        panels: Sequence[Axes] = figure.subplots(1, len(columns), sharey=True, squeeze=False)[0]
+        for axes, column in zip(panels, columns, strict=True):
+            for line, row in enumerate(rows.values()):
+                if column in row:
+                    _draw_errors(axes, line, row[column])
+            _set_log_ticks(axes)
+            axes.set_title(f"{column} labels", fontsize=9)
+            axes.set_xlabel("test error, %")
+        panels[0].set_yticks(range(len(rows)), list(rows))
+        panels[0].set_ylim(len(rows) - 0.5, -0.5)
+        published = any(errors.published is not None for row in rows.values() for errors in row.values())
+        _draw_legend(figure, published=published, columns=min(2, len(columns)))
+
+
+def _draw_errors(axes: Axes, line: int, errors: Errors) -> None:
+    """Draw the seeds above the line, the published mean and deviation below it."""
+    if errors.published is not None:
+        deviation = errors.deviation
+        if deviation is not None:  # a logarithmic axis has no room for 0
+            margin = [[min(deviation, 0.9 * errors.published)], [deviation]]
+        axes.errorbar(
+            errors.published,
+            line + 0.24,
+            xerr=None if deviation is None else margin,
+            fmt="D",
+            markersize=3.5,
+            capsize=2.5,
+            linewidth=1,
+            color=PUBLISHED,
+        )
+    if not errors.measured:
+        axes.text(0.98, line - 0.1, "missing", transform=axes.get_yaxis_transform(), ha="right", color=MISSING)
+        return
+    style = {"color": MEASURED, "linewidth": 1}
+    axes.boxplot(
+        errors.measured,
+        positions=[line - 0.12],
+        widths=0.3,
+        orientation="horizontal",
+        manage_ticks=False,
+        showfliers=False,
+        boxprops=style,
+        whiskerprops=style,
+        capprops=style,
+        medianprops={**style, "linewidth": 2},
+    )
+    heights = [line - 0.12] * len(errors.measured)
+    axes.plot(errors.measured, heights, ".", color=MEASURED, alpha=0.4, markersize=4, markeredgewidth=0)
+
+
+def _draw_legend(figure: Any, *, published: bool, columns: int) -> None:
+    from matplotlib.lines import Line2D
+
+    seeds = Line2D([], [], color=MEASURED, marker=".", label="measured: seeds, quartiles and median")
+    paper = Line2D([], [], color=PUBLISHED, marker="D", markersize=3.5, linewidth=1, label="paper: mean ± deviation")
+    handles = [seeds, paper] if published else [seeds]
+    figure.legend(handles=handles, loc="outside lower right", ncols=columns, frameon=False, fontsize=8)
+
+
+def _set_log_ticks(axes: Axes) -> None:
+    from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator, StrMethodFormatter
+
+    axes.set_xscale("log")
+    low, high = axes.get_xlim()
+    few = MaxNLocator(4, steps=(1, 2, 5, 10))  # 1, 2, 5 alone would leave a narrow range without ticks
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)) if high / low > 5 else few)
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axes.xaxis.set_minor_locator(NullLocator())
+
+
+def plot_error_against_seconds(path: str | Path, series: Mapping[str, Sequence[Timing]]) -> None:
+    """Draw mean errors with their intervals against the seconds of a member, one color for each series.
+
+    Filled markers include the warm-up. Lines join the hollow ones, which do not: which schedule had to wait for the
+    compiler depends only on which ran first.
+    """
+    style: dict[str, Any] = {"markersize": 4, "linewidth": 1}
+    with svg_figure(path) as figure:
+        figure.set_size_inches(4.6, 3.4)
+        axes: Axes = figure.subplots()
+        for name, timings in series.items():
+            seconds, errors = [each.seconds for each in timings], [each.error for each in timings]
+            margins = [each.margin for each in timings]
+            bars = axes.errorbar(seconds, errors, margins, fmt="o", capsize=2.5, label=name, **style)
+            color = bars[0].get_color()
+            known = [each for each in timings if each.seconds_without_warm_up is not None]
+            hollow = [each.seconds_without_warm_up for each in known], [each.error for each in known]
+            axes.plot(*hollow, "o-", color=color, markerfacecolor="white", **style)
+            for each in timings:
+                place = (each.seconds, each.error)
+                axes.annotate(each.label, place, (5, 5), textcoords="offset points", fontsize=8)
+                left = each.seconds_without_warm_up or each.seconds
+                axes.hlines(each.error, left, each.seconds, color=color, linewidth=0.6, linestyle="dotted")
+        _set_log_ticks(axes)
+        axes.set_xlabel("seconds per member (hollow: without warm-up)")
+        axes.set_ylabel("test error, %")
+        figure.legend(loc="outside lower right", frameon=False, fontsize=8)

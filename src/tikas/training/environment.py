@@ -1,0 +1,190 @@
+"""Settings that PyTorch and the C library keep for the whole process: set for a fit, restored after it."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from functools import cache
+from typing import Any
+
+import torch
+
+from tikas.data.batches import generator
+
+_MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1
+"""Parameters of mallopt: size from which a block is mapped on its own, and free heap that is returned to the system."""
+
+
+def pick_device(device: str | torch.device | None = None) -> torch.device:
+    """Return the given device; by default a GPU if there is one, else the CPU.
+
+    Raises
+    ------
+    ValueError
+        If this machine has no such device.
+    """
+    if device is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        found = torch.device(device)
+        torch.zeros(1, device=found).item()  # fails on "meta", which computes nothing
+    except (AssertionError, NotImplementedError, RuntimeError, TypeError) as error:
+        raise ValueError(
+            f"device={device!r} is not available on this machine. Give 'cpu', or 'cuda' if there is a GPU."
+        ) from error
+    return found
+
+
+@contextmanager
+def training_environment(device: torch.device) -> Iterator[None]:
+    """Train with PyTorch's defaults, whatever the caller has set, and keep freed memory on a CPU."""
+    with (
+        torch.inference_mode(False),
+        torch.enable_grad(),
+        plain_computation(),
+        float32_default(),
+        _freed_memory_kept(device),
+    ):
+        yield
+
+
+@contextmanager
+def plain_computation() -> Iterator[None]:
+    """Compute without autocast and with the CPU as the default device.
+
+    Autocast would keep its copies of the weights from before they are trained.
+    """
+    with ExitStack() as stack:
+        for kind in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(kind):
+                stack.enter_context(torch.autocast(kind, enabled=False, cache_enabled=False))
+        if torch.get_default_device().type != "cpu":
+            stack.enter_context(torch.device("cpu"))
+        yield
+
+
+@contextmanager
+def float32_default() -> Iterator[None]:
+    """Make new tensors float32, whatever the default dtype is."""
+    dtype = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(dtype)
+
+
+@contextmanager
+def arithmetic(device: torch.device, *, exact: bool, one_thread: bool) -> Iterator[None]:
+    """Train with TF32 products on a GPU unless `exact`; on a CPU in float32 and, if asked for, with one thread.
+
+    The operations of a small model are over before a second thread has woken up: on two cores that thread gains a
+    tenth, and costs half when another process needs the core.
+    """
+    threads, benchmark = torch.get_num_threads(), torch.backends.cudnn.benchmark
+    with _precision(tf32=device.type == "cuda" and not exact):
+        if device.type == "cuda":
+            torch.backends.cudnn.benchmark = True
+        elif one_thread:
+            torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(threads)
+            torch.backends.cudnn.benchmark = benchmark
+
+
+@contextmanager
+def full_precision() -> Iterator[None]:
+    """Compute float32 products and convolutions in float32 on a GPU too, for calibration and prediction."""
+    with _precision(tf32=False):
+        yield
+
+
+@contextmanager
+def _precision(*, tf32: bool) -> Iterator[None]:
+    backends: Any = torch.backends
+    # Torch has two sets of names for these settings. Where the newer `fp32_precision` (torch 2.9) was used, the older
+    # names refuse to be read; their defaults are restored then, and decide nothing.
+    products, convolutions = "highest", True
+    with suppress(RuntimeError):
+        products = torch.get_float32_matmul_precision()
+    with suppress(RuntimeError):
+        convolutions = backends.cudnn.allow_tf32
+    newer = hasattr(backends.cudnn, "conv")
+    own_settings = [backends.cudnn.conv, backends.cudnn.rnn, backends.mkldnn.conv] if newer else []
+    places = [backends.cuda.matmul, backends.mkldnn.matmul, *own_settings] if newer else []
+    saved = [place.fp32_precision for place in places]
+    torch.set_float32_matmul_precision("high" if tf32 else "highest")
+    backends.cudnn.allow_tf32 = tf32
+    for place in own_settings:  # of which the older names say nothing
+        place.fp32_precision = "tf32" if tf32 else "ieee"
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(products)
+        backends.cudnn.allow_tf32 = convolutions
+        for place, precision in zip(places, saved, strict=True):
+            place.fp32_precision = precision
+
+
+@contextmanager
+def private_random_state(seed: int | None = None) -> Iterator[None]:
+    """Restore PyTorch's global random generators at the end; seed them at the start if a seed is given."""
+    with torch.random.fork_rng(devices=_gpus_in_use()):
+        if seed is not None:
+            _seed_global_generators(seed)
+        yield
+
+
+def seed_module_draws(seed: int, epoch: int) -> None:
+    """Seed what a module draws by itself in an epoch, such as dropout; call it within `private_random_state`."""
+    _seed_global_generators(generator(seed, f"module, epoch {epoch}").initial_seed())
+
+
+def _seed_global_generators(seed: int) -> None:
+    torch.default_generator.manual_seed(seed)
+    if _gpus_in_use():
+        torch.cuda.manual_seed_all(seed)
+
+
+def _gpus_in_use() -> range:
+    """Return the GPUs, unless CUDA is not initialized: reading a generator would initialize it."""
+    return range(torch.cuda.device_count() if torch.cuda.is_initialized() else 0)
+
+
+@contextmanager
+def _freed_memory_kept(device: torch.device) -> Iterator[None]:
+    """Let glibc keep freed memory for the next allocation while training on a CPU.
+
+    Every update allocates activations and gradients and frees them. glibc returns blocks of that size to the system,
+    which clears the pages of the next ones: a tenth of an update of the paper's network, a quarter of Conv-Small's
+    (`benchmarks/allocation.py`). glibc cannot tell what its thresholds are, so they are left where its own adaptation
+    ends. Settings in the environment are respected.
+    """
+    library = _glibc() if device.type == "cpu" else None
+    if library is None:
+        yield
+        return
+    if not library.mallopt(_MMAP_THRESHOLD, 2**30):
+        library.mallopt(_MMAP_THRESHOLD, 2**25)  # the most that older versions accept
+    library.mallopt(_TRIM_THRESHOLD, 2**30)
+    try:
+        yield
+    finally:
+        library.mallopt(_MMAP_THRESHOLD, 2**25)
+        library.mallopt(_TRIM_THRESHOLD, 2**26)
+        library.malloc_trim(0)
+
+
+@cache
+def _glibc() -> Any:
+    """Return the C library if it is glibc and the environment does not tune its allocator."""
+    tuned = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_MMAP_MAX_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_", "GLIBC_TUNABLES")
+    if sys.platform != "linux" or platform.libc_ver()[0] != "glibc" or any(name in os.environ for name in tuned):
+        return None
+    return ctypes.CDLL(None)
