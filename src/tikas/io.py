@@ -64,6 +64,7 @@ def save(estimator: LadderEstimator, path: str | Path) -> Path:
         "feature_names": list(getattr(estimator, "feature_names_in_", ())),
         "seeds": estimator.seeds_,
         "history": estimator.history_,
+        "interrupted": estimator.interrupted_,
         "versions": {
             "tikas": tikas.__version__,
             "torch": torch.__version__,
@@ -172,7 +173,7 @@ def _restore(tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> Ladder
     taken = estimator.input_shape_ if recipe.takes_maps else (prod(shape),)
     members = [_member(groups[f"members.{member}"], recipe, taken, n_outputs) for member in range(len(seeds))]
     estimator.n_members = len(seeds)
-    estimator._set_fitted(recipe, members, seeds, history)
+    estimator._set_fitted(recipe, members, seeds, history, interrupted=bool(header["interrupted"]))
     return estimator
 
 

@@ -3,47 +3,52 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import warnings
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
 import tikas
-from tikas.cli import predict, reproduce, train
 from tikas.cli.options import FAILURE, USAGE, print_error
+from tikas.cli.predict import predict
+from tikas.cli.reproduce import reproduce
+from tikas.cli.train import train
 
 LIST_OPTIONS = ("--network", "--noise", "--costs", "--ignore")
 
+# Without rich's markup typer starts in half the time, and its messages are lines that other programs can read.
 app = typer.Typer(add_completion=False, rich_markup_mode=None, no_args_is_help=True)
-for _command in (train.train, predict.predict, reproduce.reproduce):
+for _command in (train, predict, reproduce):
     app.command()(_command)
 
 
 def _print_version(asked: bool) -> None:
     if asked:
-        typer.echo(f"tikas {tikas.__version__}")
+        print(f"tikas {tikas.__version__}")
         raise typer.Exit
 
 
 @app.callback()
 def _root(
-    version: Annotated[  # noqa: ARG001
+    version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     """Ladder networks: learn classes or values from a few labels and many unlabeled rows."""
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Run one command and exit with 0 after success, 1 after a failure, 2 after wrong usage, 130 after Ctrl-C."""
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run one command and exit: 0 after success, 1 after a failure, 2 after wrong usage, 130 after Ctrl-C."""
     # Threads that spin while they wait slow each other down where another process uses the same cores.
     os.environ.setdefault("GOMP_SPINCOUNT", "30000")
     words = _repeat_list_options(sys.argv[1:] if arguments is None else arguments)
     shown: set[str] = set()
 
     def show_warning(message: Warning | str, *_: object, **__: object) -> None:
+        """Print a warning once, although both networks of `tikas train` may cause it."""
         if str(message) not in shown:
             shown.add(str(message))
             print_error(f"warning: {message}")
@@ -58,6 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         except (ArithmeticError, ImportError, OSError, RuntimeError) as error:
             print_error(error)
             sys.exit(FAILURE)
+    sys.exit()
 
 
 def _repeat_list_options(words: Sequence[str]) -> list[str]:
@@ -65,7 +71,7 @@ def _repeat_list_options(words: Sequence[str]) -> list[str]:
     repeated: list[str] = []
     option, values = "", 0
     for word in [*words, "--"]:
-        if not word.startswith("--"):
+        if not re.match(r"-\D", word):  # a value; numbers may be negative
             repeated += [option, word] if option and values else [word]
             values += 1
             continue

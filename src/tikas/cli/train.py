@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import time
+import warnings
+from collections.abc import Mapping
 from copy import copy
+from dataclasses import replace
 from pathlib import Path
 from statistics import mean, stdev
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from tikas.cli.options import FAILURE, INTERRUPTED, DataDir, Device, Quiet, check_output, print_error
 from tikas.model.specs import ActivationName, DenoiserName, Task
+from tikas.model.zoo import MODULES
 from tikas.training.recipe import Calibration, Precision, Preprocess, Recipe
 
 if TYPE_CHECKING:
@@ -19,12 +23,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tikas.data.datasets import Dataset
+    from tikas.data.splits import Split
     from tikas.estimators import LadderClassifier, LadderRegressor
-    from tikas.model.ladder import Model
 
 LADDER, BASELINE = "ladder", "same network, no denoising costs"
 MAX_VALIDATION_ROWS = 50
-"""Most rows that the hint about `--validation` proposes to hold out."""
+"""Most rows that the hint about ``--validation`` proposes to hold out."""
 
 PAPER = {
     name: getattr(Recipe(), name)
@@ -49,6 +53,14 @@ PRESETS: dict[str, dict[str, Any]] = {
 """Settings that differ from the defaults of the estimators: the paper's for its data sets."""
 
 
+class Measured(NamedTuple):
+    """A column of the printed table: on which rows of a data set each member is measured."""
+
+    title: str
+    rows: Dataset
+    chosen: list[NDArray[Any]]
+
+
 def train(
     data: Annotated[
         str, typer.Option(help="digits, mnist, fashion-mnist, cifar10, or the path of a table or a folder of images.")
@@ -68,13 +80,14 @@ def train(
         ),
     ] = None,
     validation: Annotated[
-        int, typer.Option(metavar="N", help="Number of labeled rows to hold out and measure the error on.")
+        int, typer.Option(metavar="N", min=0, help="Number of labeled rows to hold out and measure the error on.")
     ] = 0,
     task: Annotated[Task, typer.Option(help="Learn classes, or a column of numbers.")] = "classification",
     preprocess: Annotated[
         Preprocess | None,
         typer.Option(
-            help="Standardize columns, or whiten images. Default: standardize for a table, whiten for cifar10, else none."
+            help="Standardize columns, or whiten images. Default: standardize for a table, whiten for cifar10, "
+            "else none."
         ),
     ] = None,
     network: Annotated[
@@ -91,7 +104,8 @@ def train(
         list[float] | None,
         typer.Option(
             metavar="X...",
-            help="Noise deviation of the input and each rung; the last holds for all above. Default: 0.2; for mnist 0.3.",
+            help="Noise deviation of the input and each rung; the last holds for all above. "
+            "Default: 0.2; for mnist and cifar10 0.3.",
         ),
     ] = None,
     costs: Annotated[
@@ -99,7 +113,8 @@ def train(
         typer.Option(
             metavar="X...",
             help="Weights of the denoising costs from the input up; the last holds for all above. One number: the top "
-            "alone (the Γ-model); 0: a supervised network. Default: derived from the network and the scale of the rows.",
+            "alone (the Γ-model); 0: a supervised network. Default: derived from the network and the scale of the "
+            "rows.",
         ),
     ] = None,
     denoiser: Annotated[DenoiserName | None, typer.Option(help="Denoising function.")] = None,
@@ -107,16 +122,20 @@ def train(
         int | None,
         typer.Option(
             metavar="N",
+            min=1,
             help="Passes over the rows. Default: 100 for digits, 150 for mnist, 70 for cifar10; "
             "for your own data derived from their scale and number.",
         ),
     ] = None,
     annealed: Annotated[
-        float | None, typer.Option(metavar="X", help="Share of the updates, at the end, with a falling learning rate.")
+        float | None,
+        typer.Option(metavar="X", min=0, max=1, help="Share of the updates, at the end, with a falling learning rate."),
     ] = None,
     learning_rate: Annotated[float | None, typer.Option(metavar="X", help="Learning rate of Adam.")] = None,
-    batch_size: Annotated[int | None, typer.Option(metavar="N", help="Unlabeled rows in an update.")] = None,
-    labeled_batch_size: Annotated[int | None, typer.Option(metavar="N", help="Labeled rows in an update.")] = None,
+    batch_size: Annotated[int | None, typer.Option(metavar="N", min=2, help="Unlabeled rows in an update.")] = None,
+    labeled_batch_size: Annotated[
+        int | None, typer.Option(metavar="N", min=2, help="Labeled rows in an update.")
+    ] = None,
     calibration: Annotated[
         Calibration | None, typer.Option(help="Rows that the normalization statistics for prediction come from.")
     ] = None,
@@ -131,7 +150,8 @@ def train(
     ] = 1,
     data_dir: DataDir = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Model file. Default: models/NAME.safetensors.")
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Model file. Default: models/NAME.safetensors."),
     ] = None,
     baseline: Annotated[bool, typer.Option(help="Also train the same network without denoising costs.")] = True,
     device: Device = None,
@@ -149,23 +169,10 @@ def train(
     tikas train --data my.csv --target price --task regression --ignore id name
     tikas train --data my-photos --network "conv 32 5 full" "max 2" "conv 64 3" global top
     """
-    import numpy as np
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
-
-    from tikas.data.datasets import kind_of
-    from tikas.data.splits import split
-    from tikas.estimators import LadderClassifier, LadderRegressor
-    from tikas.model.zoo import MODULES
-
-    output = output or _free_path(Path("models", f"{Path(data).stem}.safetensors"))
-    check_output(output, inputs=[Path(data)])
-    rungs = None if network is None else tuple(int(rung) if rung.isdecimal() else rung for rung in network if rung)
-    options = {
+    given: dict[str, Any] = {
         "labels": labels,
         "preprocess": preprocess,
-        "network": rungs,
+        "network": network if network is None else _rungs(network),
         "activation": activation,
         "noise": noise,
         "costs": costs,
@@ -178,71 +185,90 @@ def train(
         "calibration": calibration,
         "precision": precision,
     }
-    preset = PRESETS[data if data in PRESETS else kind_of(data)]
-    settings = preset | {name: value for name, value in options.items() if value is not None}
-    if rungs and rungs[0] in MODULES and activation is None:
-        settings.pop("activation", None)  # a module has its own activations
-    n_labels = _parse_labels(settings.pop("labels"))
-
     train_rows, test_rows = _read(data, data_dir, target, ignore or [], task)
-    codes = train_rows.targets if train_rows.classes is not None else np.where(train_rows.labeled, 0, -1)
-    splits = [
-        split(codes, n_labels, validation=validation, seed=seed + member, classes=train_rows.classes)
-        for member in range(members)
-    ]
+    settings = _settings(data, {name: value for name, value in given.items() if value is not None})
+    n_labels = _parse_labels(settings.pop("labels"))
+    output = output or _free_path(Path("models", f"{Path(data).resolve().stem}.safetensors"))
+    check_output(output, inputs=[Path(data)])
 
-    # Columns of the table of errors: on which rows each member is measured.
-    error = "error" if task == "classification" else "RMSE"
-    columns: dict[str, tuple[Dataset, list[NDArray[np.int64]]]] = {}
-    hidden = [each.hidden(codes) for each in splits]
-    if test_rows is not None:
-        columns[f"test {error}"] = test_rows, [np.arange(len(test_rows))] * members
-    elif len(hidden[0]):
-        columns[f"{error} on the {len(hidden[0])} hidden labels"] = train_rows, hidden
-    if validation:
-        columns[f"validation {error}"] = train_rows, [each.validation for each in splits]
-
-    estimator_class = LadderClassifier if task == "classification" else LadderRegressor
-    estimators = {
-        LADDER: estimator_class(
-            **settings, n_members=members, random_state=seed, device=device, verbose=not quiet
-        )
-    }
+    splits = _splits(train_rows, n_labels, validation, range(seed, seed + members))
+    columns = _columns(train_rows, test_rows, splits)
+    settings |= {"n_members": members, "random_state": seed, "device": device, "verbose": not quiet}
+    ladder = _estimator(train_rows, settings)
+    estimators = {LADDER: ladder}
     if baseline and columns and (costs is None or any(costs)):
-        estimators[BASELINE] = clone(estimators[LADDER]).set_params(costs=0.0)
+        estimators[BASELINE] = _estimator(train_rows, {**settings, "costs": 0.0})
 
-    table = Table("", *(Column(title, justify="right") for title in (*columns, "seconds")))
+    # An interruption is reported below, in the words of the command line.
+    warnings.filterwarnings("ignore", message="Training was interrupted")
     X, y = _features(train_rows), _labels(train_rows)
     saved: Path | None = None
     exit_code = 0
+    lines: list[list[str]] = []
     for name, estimator in estimators.items():
         started = time.perf_counter()
         try:
             estimator.fit(X, y, splits=splits)
-        except (ArithmeticError, KeyboardInterrupt) as error:
+            seconds = time.perf_counter() - started
+            if estimator.interrupted_:
+                exit_code = INTERRUPTED
+            if saved is None:
+                saved = ladder.save(output.with_stem(f"{output.stem}-interrupted") if exit_code else output)
+            errors = [_spread(_errors(estimator, column, seed), task) for column in columns]
+            lines.append([name, *errors, f"{seconds:.1f}"])
+        except KeyboardInterrupt:
+            exit_code = INTERRUPTED
+        except ArithmeticError as error:
             if saved is None:
                 raise
-            print_error(f"{name}: {str(error) or 'interrupted'}")
-            exit_code = INTERRUPTED if isinstance(error, KeyboardInterrupt) else FAILURE
-            break
-        seconds = time.perf_counter() - started
-        if estimator.interrupted_:
-            exit_code = INTERRUPTED
-        if saved is None:
-            saved = estimator.save(output.with_stem(f"{output.stem}-interrupted") if exit_code else output)
-        errors = [_errors(estimator, rows, [chosen[each - seed] for each in estimator.seeds_]) for rows, chosen in columns.values()]
-        table.add_row(name, *(_spread(each, task) for each in errors), f"{seconds:.1f}")
+            print_error(f"{name}: {error}")
+            exit_code = FAILURE
         if exit_code:
             break
 
-    network_text = "-".join(map(str, estimator.recipe_.network)) or "no hidden layers"
-    labels_text = "all" if n_labels is None else n_labels
-    table.title = escape(f"{data}, {labels_text} labels, {network_text}, {estimator.recipe_.epochs} epochs")
-    Console().print(table)
+    if lines:
+        labels_text = "all" if n_labels is None else n_labels
+        _print_table(f"{data}, {labels_text} labels, {_describe(ladder)}", columns, lines)
     if not columns:
-        print(f"No error is reported: there are no test rows.{_validation_hint(train_rows)}")
-    print(f"model saved to {saved}")
+        print(f"No error is reported: there are no test rows. {_validation_hint(train_rows)}")
+    if saved is not None:
+        print(f"model saved to {saved}")
+    if exit_code == INTERRUPTED:
+        print_error(f"{name}: interrupted")
     raise typer.Exit(exit_code)
+
+
+def _read(
+    data: str, data_dir: Path | None, target: str | None, ignore: list[str], task: Task
+) -> tuple[Dataset, Dataset]:
+    """Return the training rows and the test rows; a table and some folders have no test rows."""
+    from tikas.data.datasets import kind_of, load_dataset
+    from tikas.data.images import read_folder
+    from tikas.data.tables import read_table
+
+    kind = kind_of(data)
+    if kind == "table":
+        rows = read_table(data, target, ignore, task=task)
+        return rows, _select(rows, slice(0))
+    for option, value in (("--target", target), ("--ignore", ignore), ("--task", task == "regression")):
+        if value:
+            raise typer.BadParameter(f"It applies to a table, and {data} is a {kind}.", param_hint=option)
+    return read_folder(data) if kind == "folder" else load_dataset(data, data_dir)
+
+
+def _settings(data: str, given: dict[str, Any]) -> dict[str, Any]:
+    """Return the preset of the data, replaced by what was given."""
+    from tikas.data.datasets import kind_of
+
+    settings = PRESETS[data if data in PRESETS else kind_of(data)] | given
+    if "activation" not in given and settings.get("network", ())[:1] in [(name,) for name in MODULES]:
+        settings.pop("activation", None)  # a module has its own activations
+    return settings
+
+
+def _rungs(words: list[str]) -> tuple[int | str, ...]:
+    """Return a network; a single empty word stands for one without hidden rungs."""
+    return tuple(int(word) if word.isdecimal() else word for word in words if word)
 
 
 def _parse_labels(text: str) -> int | None:
@@ -255,15 +281,46 @@ def _parse_labels(text: str) -> int | None:
 
 
 def _free_path(path: Path) -> Path:
-    """Return the path, or the same with -2, -3, ... where a file is in its place."""
-    candidates = (path, *(path.with_stem(f"{path.stem}-{number}") for number in count(2)))
-    return next(each for each in candidates if not each.exists())
+    """Return the path, or the same with -2, -3, ... if that file exists."""
+    free, number = path, 1
+    while free.exists():
+        number += 1
+        free = path.with_stem(f"{path.stem}-{number}")
+    return free
 
 
-def _read(
-    data: str, data_dir: Path | None, target: str | None, ignore: list[str], task: Task
-) -> tuple[Dataset, Dataset | None]:
-    """Read the training rows, and the test rows if there are any."""
+def _splits(rows: Dataset, n_labels: int | None, validation: int, seeds: range) -> list[Split]:
+    """Return the split of each seed."""
+    from tikas.data.splits import split
+
+    return [split(_codes(rows), n_labels, validation=validation, seed=seed, classes=rows.classes) for seed in seeds]
+
+
+def _codes(rows: Dataset) -> NDArray[Any]:
+    """Return class codes, -1 where unlabeled; rows with a value count as one class."""
+    return rows.targets if rows.classes is not None else rows.labeled.astype("int64") - 1
+
+
+def _columns(train_rows: Dataset, test_rows: Dataset, splits: list[Split]) -> list[Measured]:
+    """Return what is measured: test rows or else hidden labels, and the rows held out for validation."""
+    error = "RMSE" if train_rows.classes is None else "error"
+    hidden = [split.hidden(_codes(train_rows)) for split in splits]
+    columns = []
+    if len(test_rows):
+        columns.append(Measured(f"test {error}", test_rows, [slice(None)] * len(splits)))
+    elif len(hidden[0]):
+        columns.append(Measured(f"{error} on the {len(hidden[0])} hidden labels", train_rows, hidden))
+    if len(splits[0].validation):
+        columns.append(Measured(f"validation {error}", train_rows, [split.validation for split in splits]))
+    return columns
+
+
+def _estimator(rows: Dataset, settings: Mapping[str, Any]) -> LadderClassifier | LadderRegressor:
+    from tikas.estimators import LadderClassifier, LadderRegressor
+
+    if rows.classes is None:
+        return LadderRegressor(**settings)
+    return LadderClassifier(**settings, classes=rows.classes)
 
 
 def _features(rows: Dataset) -> NDArray[Any] | pd.DataFrame:
@@ -282,30 +339,57 @@ def _labels(rows: Dataset) -> NDArray[Any]:
     return labels
 
 
-def _errors(estimator: LadderClassifier | LadderRegressor, rows: Dataset, chosen: Sequence[NDArray[np.int64]]) -> list[float]:
-    """Measure each member on its chosen rows: percentage of wrong classes, or root mean square error."""
+def _select(rows: Dataset, chosen: NDArray[Any] | slice) -> Dataset:
+    return replace(rows, rows=rows.rows[chosen], targets=rows.targets[chosen])
+
+
+def _errors(estimator: LadderClassifier | LadderRegressor, column: Measured, first_seed: int) -> list[float]:
+    """Measure each member that was trained: percentage of wrong classes, or root mean square error."""
     errors = []
-    for ladder, indices in zip(estimator.ladders_, chosen, strict=True):
+    for ladder, seed in zip(estimator.ladders_, estimator.seeds_, strict=True):
         member = copy(estimator)
         member.ladders_ = [ladder]
-        part = replace(rows, rows=rows.rows[indices], targets=rows.targets[indices])
-        predicted, labels = member.predict(_features(part)), _labels(part)
+        rows = _select(column.rows, column.chosen[seed - first_seed])
+        predicted, labels = member.predict(_features(rows)), _labels(rows)
         if rows.classes is None:
-            errors.append(float(np.sqrt(np.mean((predicted - labels) ** 2))))
+            errors.append(float(((predicted - labels) ** 2).mean() ** 0.5))
         else:
-            errors.append(100 * float(np.mean(predicted != labels)))
+            errors.append(100 * float((predicted != labels).mean()))
     return errors
 
 
 def _spread(errors: list[float], task: Task) -> str:
-    """Format the mean and the deviation over the seeds."""
+    """Format the mean and the deviation over the members."""
     form, unit = (".2f", " %") if task == "classification" else (".4g", "")
     deviation = f" ± {stdev(errors):{form}}" if len(errors) > 1 else ""
     return f"{mean(errors):{form}}{deviation}{unit}"
+
+
+def _print_table(title: str, columns: list[Measured], lines: list[list[str]]) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(title=escape(title), min_width=min(len(title), 80))
+    table.add_column("")
+    for name in (*(column.title for column in columns), "seconds"):
+        table.add_column(name, justify="right")
+    for line in lines:
+        table.add_row(*line)
+    Console().print(table)
+
+
+def _describe(estimator: LadderClassifier | LadderRegressor) -> str:
+    """Return the hidden rungs and the epochs of a fitted estimator."""
+    recipe, trained = estimator.recipe_, estimator.n_iter_
+    network = "-".join(map(str, recipe.network)) or "no hidden rungs"
+    return f"{network}, {recipe.epochs if trained == recipe.epochs else f'{trained} of {recipe.epochs}'} epochs"
 
 
 def _validation_hint(rows: Dataset) -> str:
     """Propose how many labeled rows to hold out: a third at most, and one of each class is left to train on."""
     labeled = int(rows.labeled.sum())
     held_out = min(MAX_VALIDATION_ROWS, labeled // 3, labeled - rows.n_outputs)
-    return f" --validation {held_out} holds out {held_out} of the {labeled} labeled rows." if held_out > 0 else ""
+    if held_out < 1:
+        return f"{labeled} labeled rows are too few to hold some out."
+    return f"--validation {held_out} holds out {held_out} of the {labeled} labeled rows."

@@ -122,8 +122,9 @@ class Batches:
 
     def _draw_labeled(self, rows: Tensor, generator: torch.Generator) -> Tensor:
         needed = self.updates * self.labeled_batch_size
-        rounds = torch.rand(ceil(needed / len(rows)), len(rows), generator=generator, device=self.device).argsort(-1)
-        return rows[rounds.flatten()[:needed]].view(self.updates, self.labeled_batch_size)
+        shape = ceil(needed / len(rows)), len(rows)
+        keys = torch.rand(shape, generator=generator, device=self.device, dtype=torch.float32)
+        return rows[keys.argsort(-1).flatten()[:needed]].view(self.updates, self.labeled_batch_size)
 
     def draw_noise(self) -> None:
         """Draw the noise of the next block of updates."""

@@ -2,14 +2,44 @@
 
 from __future__ import annotations
 
+import gzip
 import os
+import shlex
+import tarfile
+import textwrap
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from difflib import get_close_matches
+from functools import partial
+from math import prod
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
 DATASETS = ("digits", "mnist", "fashion-mnist", "cifar10")
+Rows = tuple[NDArray[np.float32], NDArray[np.int64]]
+
+MNIST_FILES = (
+    "train-images-idx3-ubyte",
+    "train-labels-idx1-ubyte",
+    "t10k-images-idx3-ubyte",
+    "t10k-labels-idx1-ubyte",
+)
+FIRST_LABELS = {"mnist": [5, 0, 4, 1, 9, 2, 1, 3, 1, 4], "fashion-mnist": [9, 0, 0, 3, 0, 2, 7, 2, 5, 5]}
+"""The files of both data sets have the same names; their first labels tell them apart."""
+CIFAR10_ARCHIVE = "cifar-10-binary.tar.gz"
+CIFAR10_BATCHES = (*(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.bin")
+CIFAR10_BATCH_IMAGES = 10_000
+MIN_SIMILARITY = 0.7
+"""Of names that are proposed instead of a misspelled one (difflib's ratio): minst is mnist, but mine is not."""
+MAX_PROPOSED = 3
+FRESH_COPY = "Get a fresh copy of the file."
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,7 +51,7 @@ class Dataset:
     rows : ndarray of float32, shape (n, *shape)
         Features ``(n, d)``, or images ``(n, channels, height, width)``.
     targets : ndarray of shape (n,)
-        int64 class codes, -1 where unlabeled; or float32 values, NaN where unlabeled, if `classes` is None.
+        int64 class codes, -1 where unlabeled; or floats, NaN where unlabeled, if `classes` is None.
     weights : ndarray of shape (n,), optional
         Weight of each row's label; None if all count the same.
     feature_names : tuple of str, default=()
@@ -56,11 +86,326 @@ class Dataset:
         return 1 if self.classes is None else len(self.classes)
 
 
-def load_dataset(name: str, data_dir: str | os.PathLike[str] | None = None) -> tuple[Dataset, Dataset]:
-    """Return the training and test rows of a data set by name."""
-    raise NotImplementedError
-
-
 def kind_of(data: str) -> Literal["data set", "table", "folder"]:
-    """Return what `data` names."""
-    raise NotImplementedError
+    """Return what `data` is: the name of a data set, or the path of a table or of a folder of images.
+
+    Raises FileNotFoundError, with similar names, if it is none of these.
+    """
+    path = Path(data).expanduser()
+    if data in DATASETS:
+        return "data set"
+    if not data or not path.exists():
+        similar = _similar_names(path)
+        raise FileNotFoundError(
+            f"There is no data set, file or folder {data!r}. Give one of {', '.join(DATASETS)}, or the path of a table "
+            "or of a folder of images." + (f" Did you mean {' or '.join(similar)}?" if similar else "")
+        )
+    return "folder" if path.is_dir() else "table"
+
+
+def _similar_names(path: Path) -> list[str]:
+    """Return data sets and files beside `path` whose names, with or without suffix, are similar to its name."""
+    names = {name: [name] for name in DATASETS}
+    files: dict[str, list[str]] = {}
+    for file in sorted(path.parent.iterdir()) if path.parent.is_dir() else ():
+        for name in {file.stem.lower(), file.name.lower()}:
+            files.setdefault(name, []).append(str(file))
+    found = []
+    for candidates in (names, files):
+        for word in (path.stem.lower(), path.name.lower()):
+            for name in get_close_matches(word, candidates, n=1, cutoff=MIN_SIMILARITY):
+                found += candidates[name]
+    return list(dict.fromkeys(found))[:MAX_PROPOSED]
+
+
+def ignore_flag(columns: Sequence[str]) -> str:
+    """Return the command-line flag that ignores these columns (the first 20), quoted for a shell."""
+    return shlex.join(["--ignore", *columns[:20]]) + (" …" if len(columns) > 20 else "")
+
+
+def load_dataset(name: str, data_dir: str | os.PathLike[str] | None = None) -> tuple[Dataset, Dataset]:
+    """Return the training and test rows of a data set.
+
+    Parameters
+    ----------
+    name : {"digits", "mnist", "fashion-mnist", "cifar10"}
+        ``"digits"`` comes with scikit-learn: 1297 training and 500 test images of 8×8 pixels, always the same. MNIST
+        and Fashion-MNIST are four IDX files each, gzipped or not; CIFAR-10 is its binary version, six ``.bin`` files or
+        the archive of them.
+    data_dir : path, optional
+        Folder with the files, or with a folder named like the data set that holds them. Default: the environment
+        variable ``TIKAS_DATA``. If neither is given, the files are downloaded once and kept.
+
+    Returns
+    -------
+    tuple of Dataset
+        Images ``(n, channels, height, width)`` with pixels in [0, 1].
+
+    Raises
+    ------
+    ValueError
+        If there is no data set of this name, or a file is damaged or of another data set.
+    FileNotFoundError
+        If files are missing from the given folder, or cannot be downloaded.
+    """
+    if name not in DATASETS:
+        similar = get_close_matches(name.lower(), DATASETS, n=1)
+        hint = f" Did you mean {similar[0]!r}?" if similar else ""
+        raise ValueError(f"There is no data set named {name!r}. Choose from {', '.join(DATASETS)}.{hint}")
+    if name == "digits":
+        train, test, classes = *_read_digits(), DIGITS
+    else:
+        source = SOURCES[name]
+        folder = data_dir or os.environ.get("TIKAS_DATA")
+        files = _find(name, source, Path(folder).expanduser()) if folder else _download(name, source)
+        train, test = source.read(files)
+        classes = source.classes
+    return Dataset(*train, classes=np.array(classes)), Dataset(*test, classes=np.array(classes))
+
+
+def _read_digits() -> tuple[Rows, Rows]:
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
+
+    images, targets = load_digits(return_X_y=True)
+    x = (images / 16).astype(np.float32).reshape(-1, 1, 8, 8)
+    y = targets.astype(np.int64)
+    train, test = train_test_split(np.arange(len(y)), test_size=500, stratify=y, random_state=0)
+    return (x[train], y[train]), (x[test], y[test])
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where the files of a data set are found, and how they are read.
+
+    `forms` are the sets of files that make it up, each file by its possible names; the first complete form in a folder
+    or in one of its `subfolders` is read. `hashes` are of the files to download, from the first mirror that has them.
+    """
+
+    classes: Sequence[str]
+    read: Callable[[Sequence[Path]], tuple[Rows, Rows]]
+    forms: tuple[tuple[tuple[str, ...], ...], ...]
+    hashes: Mapping[str, str]
+    mirrors: tuple[str, ...]
+    subfolders: tuple[str, ...] = ("",)
+
+
+def _find(name: str, source: Source, folder: Path) -> list[Path]:
+    """Return the files of a data set in `folder`, or in the folder of its name there."""
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{folder} is not a folder. {_where_to_put_files(name, source, folder)}")
+    most, missing = -1, [""]
+    for place in (parent / subfolder for parent in (folder / name, folder) for subfolder in source.subfolders):
+        for form in source.forms:
+            found = [next((place / each for each in names if (place / each).is_file()), None) for names in form]
+            files = [file for file in found if file is not None]
+            if len(files) == len(form):
+                return files
+            if len(files) > most:
+                most = len(files)
+                missing = [names[0] for names, file in zip(form, found, strict=True) if file is None]
+    raise FileNotFoundError(
+        f"{name} is incomplete: {', '.join(missing)} not found in {folder} or {folder / name}. "
+        f"{_where_to_put_files(name, source, folder)}"
+    )
+
+
+def _where_to_put_files(name: str, source: Source, folder: Path | None = None) -> str:
+    place = f"{folder} or {folder / name}" if folder else "a folder of your choice"
+    return (
+        f"Put {', '.join(source.hashes)} (or the same files unpacked) into {place}, and name the folder with "
+        "--data-dir or the environment variable TIKAS_DATA."
+    )
+
+
+def _download(name: str, source: Source) -> list[Path]:
+    """Return the files in pooch's cache; those that are not there yet are downloaded."""
+    import logging
+
+    import pooch
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console, logger = Console(stderr=True), pooch.get_logger()
+    level = logger.level
+    logger.setLevel(logging.WARNING)  # the progress bar says what is downloaded
+    try:
+        with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+            return [_download_file(name, source, file, progress) for file in source.hashes]
+    finally:
+        logger.setLevel(level)
+
+
+def _download_file(name: str, source: Source, file: str, progress: Progress) -> Path:
+    import pooch
+
+    folder, failures = pooch.os_cache("tikas") / name, []
+    for mirror in source.mirrors:
+        bar = _DownloadBar(progress, file)
+        try:
+            path = pooch.retrieve(mirror + file, source.hashes[file], fname=file, path=folder, progressbar=bar)
+        except (OSError, ValueError) as error:  # requests' errors are OSErrors, a wrong hash is a ValueError
+            failures.append(f"{mirror}{file}: {textwrap.shorten(str(error), 200)}")
+        else:
+            return Path(path)
+    raise FileNotFoundError(
+        f"{name} is not on this machine and could not be downloaded ({'; '.join(failures)}). "
+        f"{_where_to_put_files(name, source)}"
+    )
+
+
+class _DownloadBar:
+    """A progress bar of rich with the interface that pooch expects."""
+
+    total: float | None = None  # set by pooch once it knows the number of bytes
+
+    def __init__(self, progress: Progress, file: str) -> None:
+        self._progress = progress
+        self._task = progress.add_task(file, total=None, visible=False)
+
+    def update(self, n_bytes: int) -> None:
+        self._progress.update(self._task, total=self.total or None, advance=n_bytes, visible=True)
+
+    def reset(self) -> None:
+        self._progress.reset(self._task)
+
+    def close(self) -> None:
+        self._progress.stop_task(self._task)
+
+
+def _read_mnist(name: str, files: Sequence[Path]) -> tuple[Rows, Rows]:
+    """Read the four files of MNIST or Fashion-MNIST, in the order of `MNIST_FILES`."""
+    train, test = _read_pair(*files[:2]), _read_pair(*files[2:])
+    for other, first_labels in FIRST_LABELS.items():
+        if other != name and train[1][:10].tolist() == first_labels:
+            raise ValueError(
+                f"{files[1]} belongs to {other}, not to {name}. Keep the files of each data set in a folder of its "
+                "name, and give the folder above as --data-dir or TIKAS_DATA."
+            )
+    return train, test
+
+
+def _read_pair(images_file: Path, labels_file: Path) -> Rows:
+    images, labels = _read_idx(images_file, (28, 28)), _read_idx(labels_file, ())
+    if len(images) != len(labels):
+        raise ValueError(
+            f"{images_file} holds {len(images)} images, but {labels_file} holds {len(labels)} labels. Take both files "
+            "from the same copy of the data set."
+        )
+    _check_labels(labels, labels_file)
+    return np.divide(images[:, None], 255, dtype=np.float32), labels.astype(np.int64)
+
+
+def _read_idx(file: Path, item_shape: tuple[int, ...]) -> NDArray[np.uint8]:
+    """Read an IDX file of bytes: a magic number, the dimensions as big-endian uint32, the values."""
+    content = file.read_bytes()
+    if content.startswith(b"\x1f\x8b"):
+        try:
+            content = gzip.decompress(content)
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise ValueError(f"{file} is truncated or damaged ({error}). {FRESH_COPY}") from error
+    n_dims = 1 + len(item_shape)
+    magic, header_size = bytes((0, 0, 8, n_dims)), 4 + 4 * n_dims
+    if content[:4] != magic:
+        raise ValueError(
+            f"{file} is not an IDX file of bytes with {n_dims} dimension(s): it begins with "
+            f"{content[:4].hex() or 'nothing'}, expected {magic.hex()}. {FRESH_COPY}"
+        )
+    if len(content) < header_size:
+        raise ValueError(f"{file} is truncated: it ends within its header. {FRESH_COPY}")
+    n_items, *shape = np.frombuffer(content, ">u4", n_dims, offset=4).tolist()
+    if tuple(shape) != item_shape:
+        raise ValueError(f"{file} holds images of {shape} pixels; expected {list(item_shape)}.")
+    size = header_size + n_items * prod(item_shape)
+    if len(content) != size or n_items == 0:
+        raise ValueError(
+            f"{file} is truncated or damaged: its header announces {n_items} items, {size} bytes in all, but it has "
+            f"{len(content)} bytes. {FRESH_COPY}"
+        )
+    return np.frombuffer(content, np.uint8, offset=header_size).reshape(n_items, *item_shape)
+
+
+def _read_cifar10(files: Sequence[Path]) -> tuple[Rows, Rows]:
+    """Read the six binary batches, from files of their own or from the archive."""
+    images = np.empty((6, CIFAR10_BATCH_IMAGES, 3, 32, 32), np.float32)
+    labels = np.empty((6, CIFAR10_BATCH_IMAGES), np.int64)
+    missing = set(CIFAR10_BATCHES)
+    for place, batch, content in _cifar10_contents(files):
+        # A record is a byte with the class and 3072 bytes with the pixels: red, green and blue, row by row.
+        size = CIFAR10_BATCH_IMAGES * 3073
+        if len(content) != size:
+            raise ValueError(f"{place} is truncated or damaged: it has {len(content)} bytes, not {size}. {FRESH_COPY}")
+        records = np.frombuffer(content, np.uint8).reshape(-1, 3073)
+        _check_labels(records[:, 0], place)
+        index = CIFAR10_BATCHES.index(batch)
+        np.divide(records[:, 1:].reshape(-1, 3, 32, 32), 255, out=images[index], dtype=np.float32)
+        labels[index] = records[:, 0]
+        missing.discard(batch)
+    if missing:
+        raise ValueError(f"{files[0]} holds no {', '.join(sorted(missing))}. {FRESH_COPY}")
+    return (images[:5].reshape(-1, 3, 32, 32), labels[:5].ravel()), (images[5], labels[5])
+
+
+def _cifar10_contents(files: Sequence[Path]) -> Iterator[tuple[str, str, bytes]]:
+    """Yield place, name and content of each batch."""
+    archive = files[0]
+    if archive.name != CIFAR10_ARCHIVE:
+        yield from ((str(file), file.name, file.read_bytes()) for file in files)
+        return
+    try:
+        with tarfile.open(archive, "r|gz") as tar:  # as a stream, so that nothing is unpacked onto the disk
+            for member in tar:
+                name = PurePosixPath(member.name).name
+                if name in CIFAR10_BATCHES and (file := tar.extractfile(member)):
+                    yield f"{member.name} in {archive}", name, file.read(CIFAR10_BATCH_IMAGES * 3073 + 1)
+    except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
+        raise ValueError(f"{archive} is truncated or damaged ({error}). {FRESH_COPY}") from error
+
+
+def _check_labels(labels: NDArray[np.uint8], place: object) -> None:
+    if labels.max() > 9:
+        raise ValueError(f"{place} holds the label {labels.max()}; expected 0 to 9. {FRESH_COPY}")
+
+
+DIGITS = tuple("0123456789")
+MNIST_FORM = tuple((file, f"{file}.gz") for file in MNIST_FILES)
+SOURCES = {
+    "mnist": Source(
+        classes=DIGITS,
+        read=partial(_read_mnist, "mnist"),
+        forms=(MNIST_FORM,),
+        hashes={
+            "train-images-idx3-ubyte.gz": "sha256:440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+            "train-labels-idx1-ubyte.gz": "sha256:3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+            "t10k-images-idx3-ubyte.gz": "sha256:8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+            "t10k-labels-idx1-ubyte.gz": "sha256:f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+        },
+        mirrors=(
+            "https://ossci-datasets.s3.amazonaws.com/mnist/",
+            "https://storage.googleapis.com/cvdf-datasets/mnist/",
+        ),
+    ),
+    "fashion-mnist": Source(
+        classes="T-shirt/top Trouser Pullover Dress Coat Sandal Shirt Sneaker Bag".split() + ["Ankle boot"],
+        read=partial(_read_mnist, "fashion-mnist"),
+        forms=(MNIST_FORM,),
+        hashes={
+            "train-images-idx3-ubyte.gz": "md5:8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+            "train-labels-idx1-ubyte.gz": "md5:25c81989df183df01b3e8a0aad5dffbe",
+            "t10k-images-idx3-ubyte.gz": "md5:bef4ecab320f06d8554ea6380940ec79",
+            "t10k-labels-idx1-ubyte.gz": "md5:bb300cfdad3c16e7a12a480ee83cd310",
+        },
+        mirrors=(
+            "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+            "https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion/",
+        ),
+    ),
+    "cifar10": Source(
+        classes=("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
+        read=_read_cifar10,
+        forms=(tuple((batch,) for batch in CIFAR10_BATCHES), ((CIFAR10_ARCHIVE,),)),
+        hashes={CIFAR10_ARCHIVE: "sha256:c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"},
+        mirrors=("https://www.cs.toronto.edu/~kriz/", "https://cave.cs.toronto.edu/kriz/"),
+        subfolders=("", "cifar-10-batches-bin"),
+    ),
+}

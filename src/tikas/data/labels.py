@@ -15,6 +15,7 @@ Array = NDArray[Any]
 
 NO_LABEL = -1
 MIN_LABELS_TO_WARN = 20  # encode_labels warns of numbers that look like values only above this many labels
+SAMPLED_COLUMNS = 32  # row_indices tells most rows apart by this many values
 MAX_REPETITION = 10  # as_counts repeats the rows of positive weight at most this often on average
 
 
@@ -288,8 +289,13 @@ def row_indices(rows: Array, targets: Array, counts: NDArray[np.int64] | None = 
     two trains like the row given twice: the indices are sorted by a hash of row and target, wherever the rows stand.
     """
     indices = np.arange(len(rows)) if counts is None else np.repeat(np.arange(len(rows)), counts)
-    if len(np.unique(_checksums(rows, targets)[indices])) == len(indices):
-        return indices
+    if counts is None or counts.max() <= 1:
+        columns = rows.reshape(len(rows), -1)
+        middle = max(0, (columns.shape[1] - SAMPLED_COLUMNS) // 2)
+        # Rows that differ in a few columns are different: the others are read only if some rows are equal in these.
+        for part in (columns[:, middle : middle + SAMPLED_COLUMNS], columns):
+            if len(np.unique(_checksums(part, targets)[indices])) == len(indices):
+                return indices
     digests = [
         hashlib.blake2b((row + 0).tobytes() + (target + 0).tobytes(), digest_size=16).digest()  # -0.0 + 0 is 0.0
         for row, target in zip(rows, targets, strict=True)

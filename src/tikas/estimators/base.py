@@ -30,7 +30,7 @@ from tikas.model.gamma import gamma
 from tikas.model.ladder import Ladder, Model
 from tikas.model.specs import RungSpec
 from tikas.training.callbacks import progress_bar
-from tikas.training.environment import environment, pick_device, private_random_state
+from tikas.training.environment import full_precision, pick_device, plain_computation, private_random_state
 from tikas.training.recipe import SMALL, Recipe, check_module_settings, default_costs, default_epochs
 from tikas.training.trainer import Trainer, TrainingDivergedError, TrainingResult
 
@@ -119,11 +119,12 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
 
     def _with_defaults(self, recipe: Recipe, rows: Array) -> Recipe:
         """Derive costs and epochs that are None from the training rows."""
+        derived: dict[str, Any] = {}
         if self.costs is None and not self._is_module:
-            recipe = replace(recipe, costs=default_costs(recipe.network, rows, recipe.task))
+            derived["costs"] = default_costs(recipe.network, rows, recipe.task)
         if self.epochs is None:
-            recipe = replace(recipe, epochs=default_epochs(rows, recipe.batch_size, is_module=self._is_module))
-        return recipe
+            derived["epochs"] = default_epochs(rows, recipe.batch_size, is_module=self._is_module)
+        return replace(recipe, **derived) if derived else recipe
 
     def _check_training_rows(self, X: ArrayLike, recipe: Recipe) -> Array:
         """Return X as float32 ``(n, *input_shape_)`` and set `input_shape_`."""
@@ -167,9 +168,13 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         return np.require(rows, requirements="W")  # torch warns about read-only memory
 
     def _select_rows(
-        self, rows: Array, targets: Array, sample_weight: ArrayLike | None
+        self, rows: Array, targets: Array, sample_weight: ArrayLike | None, splits: Sequence[Split] | None
     ) -> tuple[Array | slice, Array | None]:
         """Return the indices of the rows to train on, repeated if weights are whole, or else the selected weights."""
+        if splits is not None:  # they name rows by their positions, so these must stay
+            if sample_weight is not None:
+                raise ValueError("sample_weight and splits cannot be combined. Give one of the two.")
+            return slice(None), None
         counts = weights = None
         if sample_weight is not None:
             given = check_sample_weight(sample_weight, len(rows))
@@ -187,7 +192,13 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         return indices, None if weights is None else weights[indices]
 
     def _fit(
-        self, recipe: Recipe, rows: Array, targets: Array, weights: Array | None, classes: Array | None = None
+        self,
+        recipe: Recipe,
+        rows: Array,
+        targets: Array,
+        weights: Array | None,
+        splits: Sequence[Split] | None,
+        classes: Array | None = None,
     ) -> None:
         """Fit the preprocessing, train the members and set the fitted attributes."""
         earlier: list[Model] | None = getattr(self, "ladders_", None) if self.warm_start else None
@@ -195,25 +206,29 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         rows = self._fit_preparation(rows, recipe, warm=earlier is not None)
         # Every column has a scale, and every channel of images; the rows of a module may be anything.
         scaled = rows if self._is_module else as_columns(rows.reshape(len(rows), *self.input_shape_))
-        check_scale(scaled, names, stacklevel=3)
-        warn_few_rows(len(rows), recipe.batch_size, stacklevel=3)
-        recipe = self._with_defaults(recipe, rows)
-        seeds = self._seeds()
-        if earlier is not None:
-            self._check_warm_start(recipe, rows.shape[1:], 1 if classes is None else len(classes))
-
+        check_scale(scaled, names, stacklevel=4)
         dataset = Dataset(rows, targets, None, () if names is None else tuple(names), classes)
+        labeled, seeds = dataset.labeled, self._seeds()
+        if splits is None:
+            splits = [Split(np.flatnonzero(labeled), np.arange(len(rows)), np.empty(0, np.int64))] * len(seeds)
+        else:
+            _check_splits(splits, labeled, len(seeds))
+        trained = splits[0].unlabeled
+        warn_few_rows(len(trained), recipe.batch_size, stacklevel=3)
+        recipe = self._with_defaults(recipe, rows if len(trained) == len(rows) else rows[trained])
+        if earlier is not None:
+            self._check_warm_start(recipe, rows.shape[1:], dataset.n_outputs)
+
         build = partial(build_gamma, self.network, rows[:2]) if self._is_module else Recipe.build
         if weights is not None:
-            weights = (weights / weights[dataset.labeled].max()).clip(TINY, 1)  # none is zero in single precision
-            dataset = replace(dataset, weights=(weights / weights[dataset.labeled].mean()).astype(np.float32))
+            weights = (weights / weights[labeled].max()).clip(TINY, 1)  # none is zero in single precision
+            dataset = replace(dataset, weights=(weights / weights[labeled].mean()).astype(np.float32))
             if classes is not None:
                 build = partial(build_with_class_odds, build, dataset)
-        split = Split(np.flatnonzero(dataset.labeled), np.arange(len(rows)), np.empty(0, np.int64))
         with progress_bar(shown=self.verbose) as callback:
             callbacks = () if callback is None else (callback,)
             trainer = Trainer(recipe, device=self.device, callbacks=callbacks, build=build)
-            result = trainer.fit(dataset, [split] * len(seeds), seeds, earlier)
+            result = trainer.fit(dataset, splits, seeds, earlier)
         self._set_result(result, recipe, seeds, earlier)
 
     def _set_result(
@@ -244,7 +259,7 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         history = list(before)
         for member, lines in enumerate(histories):
             history += [{"member": member, **line, "epoch": epochs[member] + line["epoch"]} for line in lines]
-        self._set_fitted(recipe, members, seeds, history)
+        self._set_fitted(recipe, members, seeds, history, interrupted=result.interrupted)
 
     def _fit_preparation(self, rows: Array, recipe: Recipe, *, warm: bool) -> Array:
         """Set `preparation_` and `input_range_`, and return the rows as the members take them."""
@@ -288,7 +303,13 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
             )
 
     def _set_fitted(
-        self, recipe: Recipe, members: Sequence[Model], seeds: Sequence[int], history: list[dict[str, Any]]
+        self,
+        recipe: Recipe,
+        members: Sequence[Model],
+        seeds: Sequence[int],
+        history: list[dict[str, Any]],
+        *,
+        interrupted: bool,
     ) -> None:
         """Set the attributes that describe the trained members."""
         self.recipe_ = recipe
@@ -297,6 +318,7 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         self.seeds_ = list(seeds)
         self.history_ = history
         self.n_iter_ = max(_epochs_per_member(history).values(), default=0)
+        self.interrupted_ = interrupted
 
     # Prediction
 
@@ -317,7 +339,7 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
 
     def _predict(self, X: ArrayLike, kind: Prediction) -> Array:
         """Check X and return the mean prediction of the members."""
-        with environment():
+        with plain_computation():
             rows = self._check_rows(X)
             if self.input_range_ is not None:
                 some = self._prepare(torch.from_numpy(rows[:: 1 + len(rows) // MAX_COMPARED_ROWS]))
@@ -402,6 +424,14 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         return save(self, path)
 
 
+def _check_splits(splits: Sequence[Split], labeled: Array, n_members: int) -> None:
+    if len(splits) != n_members:
+        raise ValueError(f"Got {len(splits)} splits for {n_members} members. Give one Split per member.")
+    for split in splits:
+        if not labeled[split.labeled].all() or not labeled[split.validation].all():
+            raise ValueError("splits name labeled or validation rows that have no label in y. Leave these rows out.")
+
+
 def build_gamma(
     module: nn.Module, example: Array, recipe: Recipe, input_shape: Sequence[int], n_outputs: int, seed: int
 ) -> Model:
@@ -457,24 +487,25 @@ def predict_mean(
     double precision, and a module may not support it; these predict in float32.
     """
     dense = all(member.packable and all(len(shape) == 1 for shape in member.shapes) for member in members)
-    place = _prediction_device(members, len(rows), device, dense)
+    on = _prediction_device(members, len(rows), device, dense)
     dtype = torch.float64 if dense else torch.float32
-    copies = [_encoder_copy(member).to(place, dtype) for member in members]
+    copies = [_encoder_copy(member).to(on, dtype) for member in members]
     largest = max(prod(shape) for member in members for shape in member.shapes)
     size = max(1, min(MAX_CHUNK_ROWS if dense else MAX_CHUNK_IMAGES, MAX_CHUNK_VALUES // largest))
     means = []
-    for chunk in torch.from_numpy(rows).split(size):
-        prepared = (chunk if prepare is None else prepare(chunk)).to(place, dtype)
-        predictions = []
-        for copy in copies:
-            latent, output = copy.encode(prepared)
-            if kind == "latents":
-                predictions.append(latent.double())
-            elif kind == "outputs":
-                predictions.append(output.double())
-            else:
-                predictions.append(output.double().softmax(-1))
-        means.append(torch.stack(predictions).mean(0).cpu())
+    with full_precision():
+        for chunk in torch.from_numpy(rows).split(size):
+            prepared = (chunk if prepare is None else prepare(chunk)).to(on, dtype)
+            predictions = []
+            for copy in copies:
+                latent, output = copy.encode(prepared)
+                if kind == "latents":
+                    predictions.append(latent.double())
+                elif kind == "outputs":
+                    predictions.append(output.double())
+                else:
+                    predictions.append(output.double().softmax(-1))
+            means.append(torch.stack(predictions).mean(0).cpu())
     return np.asarray(torch.cat(means).numpy())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -19,8 +20,9 @@ from tikas.data.labels import (
     labels_to_compare,
     one_per_row,
 )
+from tikas.data.splits import Split
 from tikas.estimators.base import Array, LadderEstimator
-from tikas.training.environment import environment
+from tikas.training.environment import plain_computation
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -95,7 +97,7 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
         The label of each row of `fit`: the given one, or the predicted one where none was given.
     history_ : list of dict
         One dict per epoch and member: ``member``, ``epoch``, ``learning_rate``, ``total``, ``supervised``,
-        ``denoising``, ``seconds``.
+        ``denoising``, ``seconds``, and ``validation_error`` where it was measured.
     ladder_ : Ladder or Gamma
         The first member.
     ladders_ : list of Ladder or of Gamma
@@ -117,6 +119,8 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
         Column names, if X was a data frame with string names.
     n_iter_ : int
         Number of epochs trained.
+    interrupted_ : bool
+        Whether Ctrl-C ended the training early.
 
     Notes
     -----
@@ -160,7 +164,14 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
     classes: ArrayLike | None = None
     class_weight: dict[Any, float] | str | None = None
 
-    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+    def fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        *,
+        splits: Sequence[Split] | None = None,
+    ) -> Self:
         """Train on all rows, and on the labels of the labeled ones.
 
         Parameters
@@ -173,6 +184,10 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
             Relative weight of each row. Weights in the ratio of small whole numbers are the same as repeated rows, as
             long as this gives at most ten times as many rows. Other weights apply to the supervised cost. Rows of
             weight zero are ignored.
+        splits : sequence of Split or None, default=None
+            For each member the rows whose label it learns, all rows it learns from, and the rows on which its error is
+            measured during training (``validation_error`` in `history_`). None uses every label of y for every member.
+            Cannot be combined with sample_weight.
 
         Returns
         -------
@@ -198,7 +213,7 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
         >>> classifier.transduction_[:4].tolist()
         ['low', 'low', 'high', 'high']
         """
-        with environment(), self._unchanged_on_error():
+        with plain_computation(), self._unchanged_on_error():
             recipe = self._recipe()
             rows = self._check_training_rows(X, recipe)
             labels = one_per_row(y, len(rows))
@@ -209,9 +224,9 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
                     f"{classes.tolist()}. Give labels of the same classes, or set warm_start=False."
                 )
             label_weights(codes, classes, sample_weight, None)  # every class needs a positive weight
-            selected, weights = self._select_rows(rows, codes, sample_weight)
+            selected, weights = self._select_rows(rows, codes, sample_weight, splits)
             weights = label_weights(codes[selected], classes, weights, self.class_weight)
-            self._fit(recipe, rows[selected], codes[selected], weights, classes)
+            self._fit(recipe, rows[selected], codes[selected], weights, splits, classes)
             self.classes_ = classes
             self.transduction_ = classes[codes]
             unlabeled = codes == NO_LABEL

@@ -12,8 +12,9 @@ from sklearn.base import RegressorMixin
 from sklearn.metrics import r2_score
 
 from tikas.data.labels import as_values, check_sample_weight, one_per_row, scale_of_values
+from tikas.data.splits import Split
 from tikas.estimators.base import Array, LadderEstimator
-from tikas.training.environment import environment
+from tikas.training.environment import plain_computation
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -83,7 +84,7 @@ class LadderRegressor(RegressorMixin, LadderEstimator):  # type: ignore[misc]
         Standard deviation of the targets of `fit`, or 1 if they are all equal.
     history_ : list of dict
         One dict per epoch and member: ``member``, ``epoch``, ``learning_rate``, ``total``, ``supervised``,
-        ``denoising``, ``seconds``.
+        ``denoising``, ``seconds``, and ``validation_error`` (of standardized targets) where it was measured.
     ladder_ : Ladder
         The first member.
     ladders_ : list of Ladder
@@ -105,6 +106,8 @@ class LadderRegressor(RegressorMixin, LadderEstimator):  # type: ignore[misc]
         Column names, if X was a data frame with string names.
     n_iter_ : int
         Number of epochs trained.
+    interrupted_ : bool
+        Whether Ctrl-C ended the training early.
 
     Notes
     -----
@@ -130,7 +133,14 @@ class LadderRegressor(RegressorMixin, LadderEstimator):  # type: ignore[misc]
 
     costs: float | Sequence[float] | None = (1.0, 0.1)
 
-    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+    def fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        *,
+        splits: Sequence[Split] | None = None,
+    ) -> Self:
         """Train on all rows, and on the targets of the labeled ones.
 
         Parameters
@@ -143,6 +153,10 @@ class LadderRegressor(RegressorMixin, LadderEstimator):  # type: ignore[misc]
             Relative weight of each row. Weights in the ratio of small whole numbers are the same as repeated rows, as
             long as this gives at most ten times as many rows. Other weights apply to the supervised cost. Rows of
             weight zero are ignored.
+        splits : sequence of Split or None, default=None
+            For each member the rows whose target it learns, all rows it learns from, and the rows on which its error is
+            measured during training (``validation_error`` in `history_`). None uses every target of y for every member.
+            Cannot be combined with sample_weight.
 
         Returns
         -------
@@ -168,21 +182,22 @@ class LadderRegressor(RegressorMixin, LadderEstimator):  # type: ignore[misc]
         >>> bool(0.5 < regressor.transduction_[1] < 1.5)
         True
         """
-        with environment(), self._unchanged_on_error():
+        with plain_computation(), self._unchanged_on_error():
             recipe = self._recipe()
             rows = self._check_training_rows(X, recipe)
             values = as_values(one_per_row(y, len(rows)))
             unlabeled = np.isnan(values)
             if unlabeled.all():
                 raise ValueError(f"None of the {len(rows)} rows has a target (all are NaN). Give at least one.")
-            selected, weights = self._select_rows(rows, values, sample_weight)
-            known = values[selected][~unlabeled[selected]]
-            if not len(known):
+            selected, weights = self._select_rows(rows, values, sample_weight, splits)
+            learned = values[selected] if splits is None else values[np.concatenate([each.labeled for each in splits])]
+            learned = learned[~np.isnan(learned)]
+            if not len(learned):
                 raise ValueError("Every row with a target has weight zero. Give at least one a positive weight.")
             if not (self.warm_start and hasattr(self, "ladders_")):
-                self.target_mean_, self.target_deviation_ = scale_of_values(known)
+                self.target_mean_, self.target_deviation_ = scale_of_values(learned)
             standardized = ((values - self.target_mean_) / self.target_deviation_).astype(np.float32)
-            self._fit(recipe, rows[selected], standardized[selected], weights)
+            self._fit(recipe, rows[selected], standardized[selected], weights, splits)
             self.transduction_ = values.copy()
             if unlabeled.any():
                 self.transduction_[unlabeled] = self._to_values(self._predict_rows(rows[unlabeled], "outputs"))

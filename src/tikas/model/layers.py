@@ -141,7 +141,11 @@ class Rung(nn.Module):
             self.back.reset(generator)
 
     def up(self, hidden: Tensor) -> Tensor:
-        """z_pre = W h of the level below."""
+        """z_pre = W h of the level below; the input level takes the rows as they are."""
+        return hidden
+
+    def set_statistics(self, statistics: Statistics) -> None:
+        """Set the statistics that eval mode normalizes with."""
         raise NotImplementedError
 
     def normalize(self, projected: Tensor) -> Tensor:
@@ -197,8 +201,7 @@ class NormalizedRung(Rung):
         assert statistics is not None
         return statistics.normalize(denoised)
 
-    def calibrate(self, statistics: Statistics) -> None:
-        """Set the statistics that eval mode normalizes with."""
+    def set_statistics(self, statistics: Statistics) -> None:
         self.mean.copy_(statistics.mean)
         self.deviation.copy_(statistics.deviation)
 

@@ -11,11 +11,11 @@ import warnings
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import inf
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
 from typing import Any
 
+from tikas.paper.experiments import Summary
 from tikas.training.recipe import Recipe
 
 Record = Mapping[str, Any]
@@ -133,24 +133,6 @@ def _numbered_records(path: str | Path) -> list[tuple[int, Record]]:
 
 
 @dataclass(frozen=True)
-class Summary:
-    """Mean error, deviation over the runs (None: unknown) and number of runs."""
-
-    mean: float
-    deviation: float | None
-    runs: int
-
-    @classmethod
-    def of(cls, errors: Sequence[float]) -> Summary:
-        """Summarize the errors of some seeds."""
-        return cls(mean(errors), stdev(errors) if len(errors) > 1 else None, len(errors))
-
-    def text(self, places: int = 2) -> str:
-        """Mean and deviation, as the paper prints them."""
-        return f"{self.mean:.{places}f}" + ("" if self.deviation is None else f" ± {self.deviation:.{places}f}")
-
-
-@dataclass(frozen=True)
 class Measurement:
     """The errors of an experiment over its seeds, and what was recorded with them.
 
@@ -221,19 +203,20 @@ class Records:
 
     def add(self, record: Record, source: str = "A record") -> None:
         """Add a record of a member; records of benchmarks are ignored."""
-        if "benchmark" in record or not isinstance(record.get("recipe", record.get("rival")), dict):
+        if "benchmark" in record or not isinstance(record.get("recipe", record.get("method")), dict):
             return
         try:
-            key = _checked_key(record)
+            _check(record)
+            members = self._members.setdefault(record_key(record), {})
         except (KeyError, OverflowError, TypeError, ValueError) as error:
             problem = f"{error} is missing" if isinstance(error, KeyError) else str(error).rstrip(".")
             message = f"{source} is skipped: {problem}. Correct or remove it."
             warnings.warn(message, DamagedRecordWarning, stacklevel=2)
         else:
-            self._members.setdefault(key, {}).setdefault(record["seed"], record)
+            members.setdefault(record["seed"], record)
 
     def members(self, key: Hashable) -> dict[int, Record]:
-        """The records of an experiment by seed; `key` is `Experiment.key` or `rival_key(...)`."""
+        """The records of an experiment by seed; `key` is `Experiment.key` or `record_key(...)`."""
         return dict(sorted(self._members.get(key, {}).items()))
 
     def measurement(self, key: Hashable) -> Measurement | None:
@@ -260,38 +243,32 @@ class Records:
             sizes={record.get("members", 1) for record in same},
         )
 
-    def rivals(self) -> list[Mapping[str, Any]]:
-        """The methods of scikit-learn that have records: method, title, settings, data and labels of each, once."""
+    def methods(self) -> list[Record]:
+        """Return the first record of each other method that was compared, with its data set and number of labels."""
         first = [next(iter(members.values())) for members in self._members.values()]
-        return [record["rival"] for record in first if "rival" in record]
+        return [record for record in first if "method" in record]
 
 
-def rival_key(rival: Mapping[str, Any]) -> Hashable:
-    """What records of a method of scikit-learn are found by."""
-    return "rival", rival["method"], json.dumps(rival["settings"], sort_keys=True), rival["data"], rival["labels"]
+def record_key(record: Record) -> Hashable:
+    """Return what a record is found by: `Experiment.key`, or the same with another method in place of the recipe."""
+    measured: Hashable
+    if "method" in record:
+        measured = record["method"]["name"], json.dumps(record["method"]["settings"], sort_keys=True)
+    else:
+        measured = Recipe.from_json(json.dumps(record["recipe"]))
+    return record["data"], record["labels"], record.get("validation", 0), measured, record.get("attached")
 
 
 def _figure(record: Record) -> str:
     return "validation_error" if record.get("validation") else "test_error"
 
 
-def _checked_key(record: Record) -> Hashable:
-    """The key of a record; raises where a field is missing or impossible."""
+def _check(record: Record) -> None:
+    """Raise where a field of a record is missing or has an impossible value."""
     figure = _figure(record)
-    for name, most in ((figure, 100), ("seed", inf), ("seconds", inf)):
-        _check_number(name, record[name], most)
-    for name, most in ((f"{figure}_labeled_statistics", 100), ("seconds_per_epoch", inf), ("members", inf)):
-        _check_number(name, record.get(name, 1), most)  # added by later versions
-    if not isinstance(record["hardware"], str):
-        raise TypeError(f"hardware={record['hardware']!r}: expected text")
-    if "rival" in record:
-        return rival_key(record["rival"])
-    recipe = Recipe.from_json(json.dumps(record["recipe"]))
-    key = record["data"], record["labels"], record.get("validation", 0), recipe, record.get("attached")
-    hash(key)
-    return key
-
-
-def _check_number(name: str, value: Any, most: float) -> None:
-    if not isinstance(value, int | float) or not 0 <= value <= most or value == inf:
-        raise ValueError(f"{name}={value!r}: expected a number from 0 to {most}")
+    for name in (figure, "seed", "seconds", "hardware"):
+        record[name]
+    for name in (figure, f"{figure}_labeled_statistics", "seed", "seconds", "seconds_per_epoch", "members"):
+        value, highest = record.get(name, 1), 100 if name.startswith(figure) else float("inf")
+        if not isinstance(value, int | float) or not 0 <= value <= highest:
+            raise ValueError(f"{name}={value!r}: expected a number from 0 to {highest}")

@@ -1,35 +1,25 @@
-"""Tables and figures from records: ``results/README.md``, its SVGs, and marked tables in other Markdown files.
+"""Tables and figures from records. Tables stand in Markdown pages between two markers, each with the table's name:
 
-`python -m tikas.paper.render --page README.md` renders all of them.
+    <!-- table: table1 -->
+    <!-- /table -->
+
+`python -m tikas.paper.render --page README.md` fills those of ``results/README.md`` and of the given pages, and draws
+the figures in ``results``.
 """
 
 from __future__ import annotations
 
 import argparse
 import re
-import sys
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import sqrt
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
-from tikas.paper.experiments import (
-    CURVE,
-    EXPERIMENTS,
-    TABLE_1,
-    TABLE_2,
-    TABLE_3,
-    TABLE_4,
-    TABLES,
-    TEXT,
-    Experiment,
-    Quotation,
-    Row,
-    Table,
-)
-from tikas.paper.records import Measurement, Records, Summary, rival_key
-from tikas.report.plots import Errors, PlotsMissingError, Timing, plot_error_against_seconds, plot_errors
+from tikas.paper.experiments import CURVE, EXPERIMENTS, TABLE_1, TABLE_4, TABLES, Experiment, Row, Summary, Table, select
+from tikas.paper.records import Measurement, Records, record_key
+from tikas.report.plots import Errors, Timing, plot_error_against_seconds, plot_errors
 
 Verdict = Literal["better", "compatible", "worse", "untested"]
 
@@ -40,12 +30,21 @@ ROUNDING = 0.01 / sqrt(12)
 """Deviation of rounding to 0.01 %, the step of errors on 10,000 rows. Smaller deviations, such as the 0 of seeds that
 tie, count as this one."""
 
-TITLE = "# The paper's tables, measured"
-
 MISSING = "missing"
 
-PAGE_TABLES = {"mnist": (TEXT, TABLE_1), "convolutions": (TABLE_2, TABLE_3)}
-"""Tables for other Markdown files, by the name in their marker ``<!-- table: mnist -->``."""
+SUMMARIES = {
+    "mnist": ("text", "table1/full", "table1/bottom", "table1/gamma", "table1/baseline"),
+    "convolutions": (
+        "table2/fc",
+        "table2/small-gamma",
+        "table2/small-gamma-input-long",
+        "table2/small-full",
+        "table2/small-baseline",
+        "table3/large-gamma",
+        "table3/large-baseline",
+    ),
+}
+"""Short tables for the README: rows of the paper's tables, by the name of the short table."""
 
 BY_NAME = {experiment.name: experiment for experiment in EXPERIMENTS}
 
@@ -54,7 +53,7 @@ BY_NAME = {experiment.name: experiment for experiment in EXPERIMENTS}
 
 
 def interval(summary: Summary) -> tuple[float, float] | None:
-    """The 95 % confidence interval of the mean by Student's t, within 0 and 100; None for a single run."""
+    """Return the 95 % confidence interval of the mean by Student's t, within 0 and 100; None for a single run."""
     from scipy import stats
 
     if summary.deviation is None or summary.runs < 2:
@@ -64,17 +63,279 @@ def interval(summary: Summary) -> tuple[float, float] | None:
 
 
 def p_value(one: Summary, other: Summary) -> float | None:
-    """The p-value of equal means: Welch's test, or Student's with the other side's deviation if one is a single run.
+    """Return the p-value of equal means: Welch's test, or Student's with the other's deviation if one is a single run.
 
-    None where both are single runs. Deviations below `ROUNDING` count as `ROUNDING`, which only makes p larger.
+    None if both are single runs. Deviations below `ROUNDING` count as `ROUNDING`, which only makes p larger.
     """
     from scipy import stats
 
-    known = [(each.mean, max(each.deviation, ROUNDING), each.runs) for each in (one, other) if each.deviation is not None and each.runs > 1]
+    known = []
+    for each in (one, other):
+        if each.deviation is not None and each.runs > 1:
+            known.append((each.mean, max(each.deviation, ROUNDING), each.runs))
     if not known:
         return None
     if len(known) == 2:
         return float(stats.ttest_ind_from_stats(*known[0], *known[1], equal_var=False).pvalue)
-    (_, deviation, runs), single = known[0], min(one.runs, other.runs)
-    distance = abs(one.mean - other.mean) / (deviation * sqrt(1 / runs + 1 / single))
+    _, deviation, runs = known[0]
+    distance = abs(one.mean - other.mean) / (deviation * sqrt(1 + 1 / runs))
     return float(2 * stats.t.sf(distance, runs - 1))
+
+
+class Comparison(NamedTuple):
+    """What the records say of an experiment, and how its mean compares with the published or another measured one."""
+
+    measurement: Measurement | None
+    p: float | None = None
+    verdict: Verdict | None = None
+
+
+def compare(experiment: Experiment, records: Records) -> Comparison:
+    """Return the measurement of an experiment, and its verdict if there is something to compare with."""
+    measurement = records.measurement(experiment.key)
+    reference = experiment.published
+    if experiment.against and (other := records.measurement(BY_NAME[experiment.against].key)):
+        reference = other.summary
+    if measurement is None or reference is None:
+        return Comparison(measurement)
+    p = p_value(measurement.summary, reference)
+    if p is None:
+        return Comparison(measurement, p, "untested")
+    if p >= LEVEL:
+        return Comparison(measurement, p, "compatible")
+    return Comparison(measurement, p, "better" if measurement.summary.mean < reference.mean else "worse")
+
+
+# Tables
+
+
+def all_tables(records: Records) -> dict[str, str]:
+    """Return every table by the name in its marker."""
+    tables = {"verdicts": _verdict_table(records), "curve": _curve_table(records), "methods": _method_table(records)}
+    tables["table4-order"] = _order_table(records)
+    for table in TABLES:
+        tables[table.name] = _paper_table(table, records)
+        tables[f"{table.name}-details"] = _detail_table(table.experiments, records)
+    for name, rows in SUMMARIES.items():
+        tables[name] = _summary_table([each for row in rows for each in select(EXPERIMENTS, [row])], records)
+    return tables
+
+
+def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]], text_columns: int = 1) -> str:
+    """Return a Markdown table; columns after the first `text_columns` are aligned to the right."""
+    rules = ["---" if column < text_columns else "---:" for column in range(len(header))]
+    lines = (header, rules, *rows)
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def _paper_table(table: Table, records: Records) -> str:
+    """Return a table as the paper prints it, with the measured error above the paper's."""
+    rows = []
+    for row in table.rows:
+        if isinstance(row, Row):
+            cells = {experiment.column: _cell(experiment, records) for experiment in row.experiments}
+            rows.append([row.title, *(cells.get(column, "") for column in table.columns)])
+        else:
+            quoted = (f"*{figure}*" if figure else "" for figure in row.figures)
+            rows.append([f"*{row.title}* (quoted: {row.source})", *quoted])
+    if table is TABLE_1:
+        rows += _method_rows(table.columns, records)
+    return markdown_table(["", *table.columns], rows)
+
+
+def _cell(experiment: Experiment, records: Records) -> str:
+    measurement, _, verdict = compare(experiment, records)
+    measured = f"**{measurement.summary.text()}**" if measurement else MISSING
+    return f"{measured}{f', {verdict}' if verdict else ''}<br>{_reference(experiment)}"
+
+
+def _reference(experiment: Experiment) -> str:
+    return experiment.published.text() if experiment.published else f"against `{experiment.against}`"
+
+
+def _method_rows(columns: Sequence[str], records: Records) -> list[list[str]]:
+    """Return other methods as rows of Table 1: measured on the same splits, without a figure in the paper."""
+    rows: dict[str, dict[str, str]] = {}
+    for record in records.methods():
+        measurement = records.measurement(record_key(record))
+        shown = record["method"]["settings"].get("rows")
+        title = f"scikit-learn: {record['method']['title']}{f', {shown} rows shown' if shown else ''}"
+        rows.setdefault(title, {})[str(record["labels"])] = f"**{measurement.summary.text()}**" if measurement else ""
+    return [[title, *(cells.get(column, "") for column in columns)] for title, cells in rows.items()]
+
+
+def _detail_table(experiments: Iterable[Experiment], records: Records) -> str:
+    rows = []
+    for experiment in experiments:
+        measurement, p, verdict = compare(experiment, records)
+        tested = ["" if p is None else "< 0.001" if p < 0.001 else f"{p:.3f}", verdict or ""]
+        labeled = measurement.labeled.text(3) if measurement and measurement.labeled else ""
+        measured = figures(measurement, experiment.seeds)
+        row = [f"`{experiment.name}`", _reference(experiment), *measured, *tested, labeled, *_circumstances(measurement)]
+        rows.append(row)
+    header = ["experiment", "paper", "measured", "95 % interval", "seeds", "p", "verdict"]
+    return markdown_table([*header, "labeled rows' statistics", "seconds", "hardware"], rows)
+
+
+def figures(measurement: Measurement | None, seeds: int) -> list[str]:
+    """Return the texts of mean and deviation, confidence interval, and seeds; those are listed if the first are missing."""
+    if measurement is None:
+        return [MISSING, "", f"0 of {seeds}"]
+    limits, measured = interval(measurement.summary), set(measurement.errors)
+    count = str(len(measured)) if measured >= set(range(seeds)) else f"{len(measured)} of {seeds}"
+    if measured != set(range(len(measured))) and not measured >= set(range(seeds)):
+        count += f": {', '.join(map(str, measurement.errors))}"
+    return [measurement.summary.text(3), f"{limits[0]:.3f} to {limits[1]:.3f}" if limits else "", count]
+
+
+def _circumstances(measurement: Measurement | None) -> list[str]:
+    """Return the texts of the seconds per member and of the hardware."""
+    if measurement is None:
+        return ["", ""]
+    hardware = measurement.hardware
+    if measurement.elsewhere:
+        members = len(measurement.errors)
+        counts = {hardware: members - sum(measurement.elsewhere.values()), **measurement.elsewhere}
+        hardware = "; ".join(f"{name} ({count} of {members})" for name, count in counts.items())
+    return [_seconds(measurement.seconds), hardware]
+
+
+def _seconds(seconds: float | None) -> str:
+    if seconds is None:
+        return ""
+    return f"{seconds:.2g}" if seconds < 1 else f"{seconds:.1f}" if seconds < 100 else f"{seconds:.0f}"
+
+
+def _verdict_table(records: Records) -> str:
+    rows = []
+    for title, published in (("with a figure in the paper", True), ("compared with another experiment", False)):
+        experiments = [each for table in TABLES for each in table.experiments if bool(each.published) == published]
+        comparisons = [compare(experiment, records) for experiment in experiments]
+        counts = Counter(each.verdict for each in comparisons)
+        measured = sum(each.measurement is not None for each in comparisons)
+        numbers = [len(experiments), measured, *(counts[verdict] for verdict in Verdict.__args__)]
+        rows.append([title, *map(str, numbers)])
+    return markdown_table(["experiments", "number", "measured", *Verdict.__args__], rows)
+
+
+def _order_table(records: Records) -> str:
+    """Return the denoising functions of Table 4 from the lowest mean error to the highest, if all are measured."""
+    rows = []
+    for column in TABLE_4.columns:
+        published, measured = {}, {}
+        for experiment in TABLE_4.experiments:
+            if experiment.column == column and experiment.published:
+                name, found = experiment.name.split("/")[1], records.measurement(experiment.key)
+                published[name] = experiment.published.mean
+                measured[name] = found.summary.mean if found else float("nan")
+        complete = all(mean == mean for mean in measured.values())
+        orders = [" < ".join(sorted(means, key=lambda name: means[name])) for means in (published, measured)]
+        rows.append([column, orders[0], orders[1] if complete else MISSING])
+    return markdown_table(["labels", "order in the paper", "order measured"], rows, text_columns=3)
+
+
+def _curve_table(records: Records) -> str:
+    rows = []
+    for experiment in CURVE:
+        measurement = records.measurement(experiment.key)
+        seconds, hardware = _circumstances(measurement)
+        steady = _seconds(_steady_seconds(experiment, measurement)) if measurement else ""
+        sizes = ", ".join(map(str, sorted(measurement.sizes))) if measurement else ""
+        measured = figures(measurement, experiment.seeds)
+        rows.append([str(experiment.recipe.epochs), *measured, seconds, steady, sizes, hardware])
+    header = ["epochs", "measured", "95 % interval", "seeds", "seconds", "without warm-up", "ensembles of", "hardware"]
+    return markdown_table(header, rows, text_columns=0)
+
+
+def _steady_seconds(experiment: Experiment, measurement: Measurement) -> float | None:
+    per_epoch = measurement.seconds_per_epoch
+    return None if per_epoch is None else per_epoch * experiment.recipe.epochs
+
+
+def _method_table(records: Records) -> str:
+    rows = []
+    for record in records.methods():
+        measurement, settings = records.measurement(record_key(record)), record["method"]["settings"]
+        name = f"`{record['experiment']}`"
+        shown = ", ".join(f"{setting}={value}" for setting, value in settings.items())
+        rows.append([name, shown, *figures(measurement, 10), *_circumstances(measurement)])
+    header = ["", "differs from scikit-learn's defaults", "measured", "95 % interval", "seeds", "seconds", "hardware"]
+    return markdown_table(header, rows, text_columns=2)
+
+
+def _summary_table(experiments: Iterable[Experiment], records: Records) -> str:
+    titles = {
+        each.name: row.title for table in TABLES for row in table.rows if isinstance(row, Row) for each in row.experiments
+    }
+    rows = []
+    for experiment in experiments:
+        measurement = records.measurement(experiment.key)
+        measured = measurement.summary.text() if measurement else MISSING
+        seeds = str(len(measurement.errors)) if measurement else ""
+        paper = experiment.published.text() if experiment.published else ""
+        rows.append([titles[experiment.name], experiment.data, experiment.column, measured, seeds, paper])
+    return markdown_table(["", "data", "labels", "tikas", "seeds", "paper"], rows, text_columns=2)
+
+
+# Pages and figures
+
+_MARKED = re.compile(r"(<!-- table: (\S+) -->\n).*?(<!-- /table -->)", re.DOTALL)
+
+
+def fill(page: str, tables: Mapping[str, str]) -> str:
+    """Return a page with these tables between their markers; other tables stay as they are."""
+
+    def replace(found: re.Match[str]) -> str:
+        start, name, end = found.groups()
+        return f"{start}{tables[name]}\n{end}" if name in tables else found[0]
+
+    return _MARKED.sub(replace, page)
+
+
+def fill_pages(paths: Iterable[Path], tables: Mapping[str, str]) -> None:
+    """Write the tables between their markers in these files."""
+    for path in paths:
+        path.write_text(fill(path.read_text(), tables))
+
+
+def draw_figures(records: Records, folder: Path) -> None:
+    """Draw the errors of each table with a measured experiment, and error against seconds, as SVG files."""
+    for table in TABLES:
+        rows: dict[str, dict[str, Errors]] = {}
+        for row in table.rows:
+            if isinstance(row, Row):
+                rows[row.title] = {each.column: _errors(each, records) for each in row.experiments}
+        if any(errors.measured for row in rows.values() for errors in row.values()):
+            plot_errors(folder / f"{table.name}.svg", table.columns, rows)
+    series: dict[str, list[Timing]] = {}
+    for experiment in CURVE:
+        measurement = records.measurement(experiment.key)
+        if measurement and measurement.seconds is not None:
+            summary, limits = measurement.summary, interval(measurement.summary)
+            margin = (limits[1] - limits[0]) / 2 if limits else 0.0
+            steady = _steady_seconds(experiment, measurement)
+            timing = Timing(f"{experiment.recipe.epochs} epochs", summary.mean, margin, measurement.seconds, steady)
+            series.setdefault(measurement.hardware, []).append(timing)
+    if series:
+        plot_error_against_seconds(folder / "curve.svg", dict(sorted(series.items())))
+
+
+def _errors(experiment: Experiment, records: Records) -> Errors:
+    measurement, published = records.measurement(experiment.key), experiment.published
+    measured = list(measurement.errors.values()) if measurement else []
+    return Errors(measured, published.mean if published else None, published.deviation if published else None)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Fill the tables of ``results/README.md`` and of other pages, and draw the figures."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--results", type=Path, default=Path("results"), help="the folder with the records")
+    parser.add_argument("--page", type=Path, action="append", default=[], help="another Markdown file with marked tables")
+    options = parser.parse_args(arguments)
+    records = Records.read(options.results)
+    fill_pages([options.results / "README.md", *options.page], all_tables(records))
+    draw_figures(records, options.results)
+
+
+if __name__ == "__main__":
+    main()

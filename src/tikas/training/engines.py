@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import prod
 from typing import Protocol
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tikas.data.batches import Batch, Batches
-from tikas.model.ladder import Model
+from tikas.model.ladder import Costs, Model
 from tikas.training.ensemble import pack, record, unpack
 
 COMPILE_FROM = 1e12
@@ -77,9 +77,9 @@ class EagerEngine:
         self.batches = batches
         self.members = len(models)
         self.model = pack(models).train()
-        self.costs = self.model.costs  # may be replaced by a compiled function
+        self.costs: Callable[..., Costs] = self.model.training_costs  # may be replaced by a compiled function
         self.capturable = capturable
-        self.rate = torch.zeros((), device=batches.device)
+        self.rate = torch.zeros((), dtype=torch.float32, device=batches.device)
         self._templates = models
         if self.members == 1 and self.model.packable:
             # Kernels of convolutions, in the layout in which maps and their noise are stored.
@@ -92,19 +92,19 @@ class EagerEngine:
         self.batches.start_epoch()
         costs = []
         for update, rate in enumerate(rates.to(self.batches.device, torch.float32)):
-            costs.append(self.backward(self.batches.batch(update)))
-            if rate.dim():
-                self.step_at_rates(rate)
-            else:
-                self.rate.copy_(rate)
-                self.optimizer.step()
+            costs.append(self.update(self.batches.batch(update), rate))
         return torch.stack(costs)
 
-    def backward(self, batch: Batch) -> Tensor:
-        """Compute the gradients; return the costs, ``(*members, 1 + levels)``."""
+    def update(self, batch: Batch, rate: Tensor) -> Tensor:
+        """Make one update; return the costs before it, ``(*members, 1 + levels)``."""
         self.model.zero_grad()
         costs = self.costs(*batch)
         costs.total.sum().backward()
+        if rate.dim():
+            self.step_at_rates(rate)
+        else:
+            self.rate.copy_(rate)
+            self.optimizer.step()
         return record(costs)
 
     @torch.no_grad()
@@ -133,7 +133,7 @@ class EagerEngine:
         parameters = dict(self.model.named_parameters())
         changing = parameters if self.model.packable else self.model.state_dict()
         tensors = {f"model.{name}": tensor for name, tensor in changing.items() if isinstance(tensor, Tensor)}
-        for name, state in zip(parameters, self._adam_state(), strict=True):
+        for name, state in zip(parameters, self.adam_state(), strict=True):
             tensors |= {f"mean.{name}": state["exp_avg"], f"square.{name}": state["exp_avg_sq"]}
         return tensors
 
@@ -144,7 +144,7 @@ class EagerEngine:
     def load_state_dict(self, state: Mapping[str, Tensor], updates: int) -> None:
         """Restore a `state_dict` taken after `updates` updates."""
         load_engine_state(self.tensors(), self.batches, state, self.members)
-        for adam in self._adam_state():
+        for adam in self.adam_state():
             adam["step"].fill_(updates)
 
     def models(self) -> list[Model]:
@@ -158,13 +158,13 @@ class EagerEngine:
     def _adam(self, parameters: Iterable[Tensor]) -> torch.optim.Adam:
         return torch.optim.Adam(parameters, lr=self.rate, fused=True, capturable=self.capturable)
 
-    def _adam_state(self) -> list[dict[str, Tensor]]:
+    def adam_state(self) -> list[dict[str, Tensor]]:
         """Return Adam's state of every parameter; before the first step, in the form in which Adam creates it."""
         parameters = self.optimizer.param_groups[0]["params"]
         for parameter in parameters:
             if not self.optimizer.state[parameter]:
                 self.optimizer.state[parameter] = {
-                    "step": torch.zeros((), device=parameter.device),
+                    "step": torch.zeros((), dtype=torch.float32, device=parameter.device),
                     "exp_avg": torch.zeros_like(parameter),
                     "exp_avg_sq": torch.zeros_like(parameter),
                 }
@@ -253,7 +253,5 @@ def multiplications(models: Sequence[Model], batches: Batches) -> float:
     first = models[0]
     if not first.packable:
         return float(rows * sum(parameter.numel() for parameter in first.parameters()))
-    work = sum(
-        prod(rung.shape[1:]) * sum(parameter.numel() for parameter in rung.parameters()) for rung in first.rungs
-    )
+    work = sum(prod(rung.shape[1:]) * sum(parameter.numel() for parameter in rung.parameters()) for rung in first.rungs)
     return float(work * rows * len(models))

@@ -68,5 +68,5 @@ def to_device(model: Model, device: torch.device | str) -> Model:
 
 
 def record(costs: Costs) -> Tensor:
-    """Return the unweighted costs of an update for the history, ``(*members, 1 + levels)``, the supervised one first."""
+    """Return the unweighted costs of an update, ``(*members, 1 + levels)``, the supervised cost first."""
     return torch.cat([costs.supervised.detach().unsqueeze(-1), costs.denoising.detach()], dim=-1)

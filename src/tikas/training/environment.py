@@ -17,6 +17,14 @@ from tikas.data.batches import generator
 
 _MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1
 """Parameters of mallopt: size from which a block is mapped on its own, and free heap that is returned to the system."""
+_TUNED_BY = (
+    "MALLOC_MMAP_THRESHOLD_",
+    "MALLOC_MMAP_MAX_",
+    "MALLOC_TRIM_THRESHOLD_",
+    "MALLOC_TOP_PAD_",
+    "GLIBC_TUNABLES",
+)
+"""Environment variables that set these."""
 
 
 def pick_device(device: str | torch.device | None = None) -> torch.device:
@@ -71,6 +79,9 @@ def plain_computation() -> Iterator[None]:
 def float32_default() -> Iterator[None]:
     """Make new tensors float32, whatever the default dtype is."""
     dtype = torch.get_default_dtype()
+    if dtype == torch.float32:
+        yield
+        return
     torch.set_default_dtype(torch.float32)
     try:
         yield
@@ -184,7 +195,6 @@ def _freed_memory_kept(device: torch.device) -> Iterator[None]:
 @cache
 def _glibc() -> Any:
     """Return the C library if it is glibc and the environment does not tune its allocator."""
-    tuned = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_MMAP_MAX_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_", "GLIBC_TUNABLES")
-    if sys.platform != "linux" or platform.libc_ver()[0] != "glibc" or any(name in os.environ for name in tuned):
+    if sys.platform != "linux" or platform.libc_ver()[0] != "glibc" or any(name in os.environ for name in _TUNED_BY):
         return None
     return ctypes.CDLL(None)

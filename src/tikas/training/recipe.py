@@ -261,9 +261,6 @@ class Recipe:
         return cls(**values)
 
 
-SMALL = Recipe(network=(256, 128), noise=(0.2,), epochs=100, learning_rate=0.005, labeled_batch_size=50)
-"""Defaults of the estimators: chosen for the 8×8 digits of scikit-learn, and good for other small data sets."""
-
 PAPER_COSTS_ON_MAPS: dict[int | str, tuple[float, ...]] = {
     "conv_fc": (1000.0, 10.0, 0.1),
     "conv_small": (1.0,),
@@ -414,3 +411,7 @@ def _mean_variance(rows: NDArray[Any]) -> float:
     if rows.max() - rows.min() > 1:
         variances = variances[variances >= CONSTANT * variances.max()]
     return float(variances.mean())
+
+
+SMALL = Recipe(network=(256, 128), noise=(0.2,), epochs=100, learning_rate=0.005, labeled_batch_size=50)
+"""Defaults of the estimators: chosen for the 8×8 digits of scikit-learn, and good for other small data sets."""

@@ -1,0 +1,851 @@
+"""The Ladder network, Algorithm 1 of the paper: a noisy and a clean encoder, a decoder, and the sum of their costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from math import isfinite, prod
+from numbers import Integral
+from typing import Any, ClassVar, NamedTuple, Protocol, Self, cast, get_args
+
+import torch
+from torch import Tensor, nn
+
+from tikas.model.denoisers import DENOISERS
+from tikas.model.layers import Rung, build_rung
+from tikas.model.normalization import Moments, Statistics, normalize, row_dim
+from tikas.model.specs import (
+    DenoiserName,
+    MapTooSmallError,
+    RungSpec,
+    Task,
+    channels_last_hint,
+    is_channels_last,
+    shapes_of,
+)
+
+MAX_CHUNK_VALUES_CPU, MAX_CHUNK_VALUES_GPU = 2**25, 2**26
+"""Values of the largest level in a chunk of rows that is calibrated at once."""
+MAX_CHUNK_ROWS_CPU = 4096
+"""Rows of a chunk on a CPU, which is slower with more of them."""
+MAX_SINGLE_PASS_VALUES = 2**26
+"""Values of the largest level up to which all rows are calibrated in one pass, and not chunk by chunk."""
+HALF_PRECISION = (torch.bfloat16, torch.float16)
+
+
+class Costs(NamedTuple):
+    """The costs of one update.
+
+    Attributes
+    ----------
+    total : Tensor
+        The supervised cost plus the sum of λ times each denoising cost: call ``backward`` on it.
+    supervised : Tensor
+        Mean cross-entropy, or mean squared error, of the labeled rows' corrupted output.
+    denoising : Tensor of shape (levels,)
+        The unweighted denoising cost of each level, the input first; zero where λ is 0.
+
+    Examples
+    --------
+    >>> from tikas import Dense, Ladder
+    >>> costs = Ladder(input_shape=(4,), rungs=[Dense(3)], costs=(10, 0)).costs(torch.rand(8, 4))  # no labeled rows
+    >>> bool(costs.total == 10 * costs.denoising[0]), costs.supervised.item(), costs.denoising[1].item()
+    (True, 0.0, 0.0)
+    """
+
+    total: Tensor
+    supervised: Tensor
+    denoising: Tensor
+
+
+class Model(Protocol):
+    """What can be trained: `Ladder`, and `Gamma` around a user module. Both are `torch.nn.Module`s."""
+
+    packable: ClassVar[bool]
+    """Whether several members can be packed into one model with a leading member dimension, compiled and captured."""
+    task: Task
+    rungs: Sequence[Rung]
+    calibrated: Tensor
+    training: bool
+
+    @property
+    def shapes(self) -> list[tuple[int, ...]]:
+        """Shape of a row at every level that gets noise, the input first."""
+        ...
+
+    @property
+    def output_bias(self) -> Tensor | None:
+        """β of the top."""
+        ...
+
+    def costs(
+        self,
+        unlabeled: Tensor,
+        labeled: Tensor | None = None,
+        targets: Tensor | None = None,
+        noise: Sequence[Tensor] | None = None,
+        weights: Tensor | None = None,
+    ) -> Costs:
+        """Check a batch and return its costs."""
+        ...
+
+    def training_costs(
+        self,
+        unlabeled: Tensor,
+        labeled: Tensor,
+        targets: Tensor | None,
+        noise: Sequence[Tensor],
+        weights: Tensor | None = None,
+    ) -> Costs:
+        """Return the costs of a batch that needs no checks: what engines call in every update."""
+        ...
+
+    def encode(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the clean latent z of the top, and the output."""
+        ...
+
+    def calibrate(self, x: Tensor, chunk: int | None = None) -> Self:
+        """Set the statistics for eval mode from these rows."""
+        ...
+
+    def __call__(self, x: Tensor) -> Tensor: ...
+    def train(self, mode: bool = True) -> Self: ...
+    def eval(self) -> Self: ...
+    def to(self, *args: Any, **kwargs: Any) -> Self: ...
+    def cpu(self) -> Self: ...
+    def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]: ...
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]: ...
+    def named_buffers(self) -> Iterator[tuple[str, Tensor]]: ...
+    def modules(self) -> Iterator[nn.Module]: ...
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state_dict: Any, strict: bool = True, assign: bool = False) -> Any: ...
+    def zero_grad(self, set_to_none: bool = True) -> None: ...
+
+
+class Stream(NamedTuple):
+    """A batch of rows on its way through the encoder, up to `last_level`.
+
+    With `noise` (one tensor for each level) it is corrupted, without it is clean. It is normalized with its own
+    statistics, or if `calibrated` with those of `Ladder.calibrate`.
+    """
+
+    rows: Tensor
+    last_level: int
+    noise: Sequence[Tensor] | None = None
+    calibrated: bool = False
+
+
+class Activations(NamedTuple):
+    """What the encoder computed: ``latents[level][stream]`` is z, and ``outputs[stream]`` is h of the last level.
+
+    `statistics` are μ and σ of the clean stream at each level, None where there are none.
+    """
+
+    latents: list[list[Tensor]]
+    statistics: list[Statistics | None]
+    outputs: Sequence[Tensor]
+
+
+LABELED, CORRUPTED, CLEAN = range(3)
+"""The streams of an update: labeled rows with noise, unlabeled rows with noise, unlabeled rows without noise."""
+
+
+class Ladder(nn.Module):
+    """The Ladder network: an encoder run clean and run with noise, and a decoder that denoises every level.
+
+        z̃₀ = x + n;  z̃ₗ = N(Wₗ h̃ₗ₋₁) + n;  h̃ₗ = φ(γₗ·(z̃ₗ + βₗ))         corrupted encoder; clean: the same without n
+        u_L = N(h̃_L);  uₗ = N(Vₗ₊₁ ẑₗ₊₁);  ẑₗ = g(z̃ₗ, uₗ)                  decoder
+        C = -log P(ỹ = t | x) + Σₗ λₗ ‖zₗ - (ẑₗ - μₗ)/σₗ‖² / (N mₗ)         μ and σ of the clean batch
+
+    Parameters
+    ----------
+    input_shape : sequence of int
+        Shape of one row: ``(features,)``, or ``(channels, height, width)``.
+    rungs : sequence of RungSpec
+        `Dense`, `Conv`, `MaxPool`, `MeanPool` and `GlobalMeanPool` from the bottom up; the last one is the output.
+    noise : float or sequence of float, default=0.3
+        Deviation of the noise: one for all levels, or one for the input and one for each rung.
+    costs : float or sequence of float, optional
+        λ: one for the input and one for each rung; or one number for the top alone (the Γ-model); 0 is the supervised
+        network. Default: the paper's 1000, 10 and 0.1 for the rest. Levels that no cost needs get no denoiser.
+    denoiser : {"gaussian", "mlp", "no-product", "linear", "additive"}, default="gaussian"
+        The denoising function: the paper's g, g1, g2, g3 or g4.
+    task : {"classification", "regression"}, default="classification"
+        ``"classification"``: softmax on top, cross-entropy. ``"regression"``: linear top, squared error.
+    generator : torch.Generator, optional
+        Draws the initial weights.
+
+    Raises
+    ------
+    ValueError
+        If the numbers of noises or costs do not fit the rungs, a rung does not fit the one below it, or the last rung
+        makes maps.
+
+    References
+    ----------
+    Rasmus, Berglund, Honkala, Valpola and Raiko: Semi-Supervised Learning with Ladder Networks, 2015.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from tikas import Dense, Ladder
+    >>> ladder = Ladder(input_shape=(64,), rungs=[Dense(32), Dense(10)], costs=(1000, 10, 0.1))
+    >>> unlabeled, labeled, targets = torch.rand(100, 64), torch.rand(20, 64), torch.arange(20) % 10
+    >>> costs = ladder.costs(unlabeled, labeled, targets)
+    >>> costs.total.backward()
+    >>> costs.denoising.shape
+    torch.Size([3])
+    >>> ladder.calibrate(unlabeled).eval()(labeled).shape
+    torch.Size([20, 10])
+    """
+
+    packable: ClassVar[bool] = True
+    rungs: Sequence[Rung]
+    calibrated: Tensor
+
+    def __init__(
+        self,
+        input_shape: Sequence[int],
+        rungs: Sequence[RungSpec],
+        noise: float | Sequence[float] = 0.3,
+        costs: float | Sequence[float] | None = None,
+        denoiser: DenoiserName = "gaussian",
+        task: Task = "classification",
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        noises, weights = _check_settings(input_shape, rungs, noise, costs, denoiser, task)
+        levels = [Rung(tuple(input_shape), noise=noises[0], cost=weights[0])]
+        for level, spec in enumerate(rungs, 1):
+            top = level == len(rungs)
+            levels.append(build_rung(spec, levels[-1].shape, top=top, noise=noises[level], cost=weights[level]))
+        self.task: Task = task
+        self.top = len(rungs)
+        self.costed = [level for level, weight in enumerate(weights) if weight > 0]
+        for level in self._decoded_levels():
+            levels[level].add_denoiser(denoiser)
+            if level > self.costed[0]:
+                levels[level].add_back()
+        self.rungs = cast("Sequence[Rung]", nn.ModuleList(levels))
+        self.register_buffer("calibrated", torch.tensor(False))
+        self.reset(generator)
+
+    def reset(self, generator: torch.Generator | None = None) -> None:
+        """Draw the initial weights.
+
+        Parameters
+        ----------
+        generator : torch.Generator, optional
+            Default: PyTorch's global generator.
+        """
+        for rung in self.rungs:
+            rung.reset(generator)
+        self.calibrated.fill_(False)
+
+    @property
+    def shapes(self) -> list[tuple[int, ...]]:
+        """Shape of a row at every level, the input first."""
+        return [rung.shape for rung in self.rungs]
+
+    @property
+    def output_bias(self) -> Tensor | None:
+        """β of the top."""
+        return self.rungs[-1].beta
+
+    def costs(
+        self,
+        unlabeled: Tensor,
+        labeled: Tensor | None = None,
+        targets: Tensor | None = None,
+        noise: Sequence[Tensor] | None = None,
+        weights: Tensor | None = None,
+    ) -> Costs:
+        """Return the costs of one update. Each batch is normalized with its own statistics.
+
+        Parameters
+        ----------
+        unlabeled : Tensor of shape (rows, *input_shape)
+            Rows for the denoising costs.
+        labeled, targets : Tensor, optional
+            Any number of rows for the supervised cost, and their classes ``(rows,)``, or for regression their values
+            ``(rows, outputs)``. Without them the supervised cost is zero.
+        noise : sequence of Tensor, optional
+            One standard-normal tensor for each level, ``(rows, *shape of the level)``, labeled rows first; it is
+            multiplied by the ladder's own deviations. Default: drawn here.
+        weights : Tensor of shape (labeled rows,), optional
+            Weight of each labeled row in the supervised cost.
+
+        Returns
+        -------
+        Costs
+
+        Examples
+        --------
+        >>> from tikas import Dense
+        >>> ladder = Ladder(input_shape=(4,), rungs=[Dense(3)], costs=(10, 1))
+        >>> costs = ladder.costs(torch.rand(8, 4), torch.rand(6, 4), torch.arange(6) % 3)
+        >>> weighted = costs.supervised + 10 * costs.denoising[0] + costs.denoising[1]
+        >>> bool(torch.isclose(costs.total, weighted))
+        True
+        """
+        rows = row_dim(self.shapes[0])
+        self._check_rows(unlabeled)
+        if labeled is None:
+            labeled = unlabeled.narrow(rows, 0, 0)
+        self._check_rows(labeled)
+        if self.costed:
+            check_enough_rows(unlabeled, unlabeled.shape[rows], "unlabeled")
+        check_not_one_row(labeled.shape[rows], "labeled ")
+        check_targets(targets, weights, labeled.shape[: rows + 1], self.task, self.shapes[-1])
+        noise = self._noise(noise, unlabeled, labeled.shape[rows] + unlabeled.shape[rows])
+        return self.training_costs(unlabeled, labeled, targets, noise, weights)
+
+    def training_costs(
+        self,
+        unlabeled: Tensor,
+        labeled: Tensor,
+        targets: Tensor | None,
+        noise: Sequence[Tensor],
+        weights: Tensor | None = None,
+    ) -> Costs:
+        """Return the costs of a batch that needs no checks: Algorithm 1. Arguments as for `costs`."""
+        noise_of_labeled, noise_of_unlabeled = self._split_noise(noise, labeled, unlabeled)
+
+        # Corrupted and clean encoder: one product for all streams, separate statistics for each.
+        activations = self._encode(
+            Stream(labeled, self.top, noise_of_labeled),
+            Stream(unlabeled, self.top if self.costed else -1, noise_of_unlabeled),
+            Stream(unlabeled, max(self.costed, default=-1)),
+        )
+
+        # Decoder, from the top down to the lowest level with a cost.
+        denoised = self._decode(activations, CORRUPTED)
+
+        # Costs.
+        supervised = supervised_cost(activations.outputs[LABELED], targets, weights, self.task)
+        denoising = [torch.zeros_like(supervised)] * len(self.rungs)
+        total = supervised
+        for level in self.costed:
+            rung = self.rungs[level]
+            normalized = rung.normalize_denoised(denoised[level], activations.statistics[level])
+            denoising[level] = squared_distance(activations.latents[level][CLEAN], normalized, rung.shape)
+            total = total + rung.cost * denoising[level]
+        return Costs(total, supervised, torch.stack(denoising, dim=-1))
+
+    def _encode(self, *streams: Stream, calibrate: bool = False) -> Activations:
+        """The encoder: h₀ = z₀ = x (+ n);  zₗ = N(Wₗ hₗ₋₁) (+ n);  hₗ = φ(γₗ·(zₗ + βₗ)).
+
+        Streams are sorted by `last_level`, highest first. With `calibrate`, each rung's statistics for eval mode are
+        set from the one stream, which must contain all rows, before it is normalized with them.
+        """
+        hidden = torch.cat([stream.rows for stream in streams], row_dim(self.shapes[0]))
+        sizes = [stream.rows.shape[row_dim(self.shapes[0])] for stream in streams]
+        below = self.shapes[0]
+        activations = Activations([], [], [])
+        for level in range(streams[0].last_level + 1):
+            rung = self.rungs[level]
+            active = [stream for stream in streams if stream.last_level >= level]
+            sizes = sizes[: len(active)]
+            projected = rung.up(_first_rows(hidden, sum(sizes), below))
+            if calibrate and level > 0:
+                moments = Moments(rung.shape)
+                moments.add(projected)
+                rung.set_statistics(moments.statistics())
+            latents: list[Tensor] = []
+            statistics = None
+            for batch, stream in zip(torch.split(projected, sizes, row_dim(rung.shape)), active, strict=True):
+                if stream.calibrated:
+                    latent = rung.normalize_calibrated(batch)
+                elif stream.noise is not None:
+                    latent = rung.corrupt(rung.normalize(batch), stream.noise[level])
+                else:
+                    latent, statistics = rung.normalize_with_statistics(batch)
+                latents.append(latent)
+            activations.latents.append(latents)
+            activations.statistics.append(statistics)
+            hidden, below = rung.activate(torch.cat(latents, row_dim(rung.shape))), rung.shape
+        return activations._replace(outputs=torch.split(hidden, sizes, row_dim(below)))
+
+    def _decode(self, activations: Activations, stream: int) -> dict[int, Tensor]:
+        """The decoder: u_L = N(h̃_L);  uₗ = N(Vₗ₊₁ ẑₗ₊₁);  ẑₗ = g(z̃ₗ, uₗ). Returns ẑ, not normalized, by level."""
+        denoised: dict[int, Tensor] = {}
+        if not self.costed:
+            return denoised
+        above = activations.outputs[stream]
+        if self.task == "classification":
+            above = above.softmax(-1)
+        for level in self._decoded_levels():
+            rung = self.rungs[level]
+            assert rung.denoiser is not None
+            denoised[level] = rung.denoiser(activations.latents[level][stream], normalize(above, rung.shape))
+            if rung.back is not None:
+                above = rung.back(denoised[level])
+        return denoised
+
+    def _decoded_levels(self) -> range:
+        """Return the levels that the decoder visits, from the top down."""
+        return range(self.top, self.costed[0] - 1, -1) if self.costed else range(0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the clean output: class scores (logits), or the values of a regression.
+
+        Training mode normalizes with the statistics of the batch, eval mode with those of `calibrate`.
+
+        Parameters
+        ----------
+        x : Tensor of shape (rows, *input_shape)
+
+        Returns
+        -------
+        Tensor of shape (rows, outputs)
+        """
+        return self.encode(x)[1]
+
+    def encode(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the clean latent z of the top, and the output computed from it.
+
+        Parameters
+        ----------
+        x : Tensor of shape (rows, *input_shape)
+
+        Returns
+        -------
+        latent, output : Tensor of shape (rows, outputs)
+
+        Examples
+        --------
+        >>> from tikas import Dense, Ladder
+        >>> latent, scores = Ladder(input_shape=(4,), rungs=[Dense(5), Dense(3)]).encode(torch.rand(8, 4))
+        >>> latent.mean(0).abs().max().item() < 1e-5, scores.shape  # normalized with the statistics of the batch
+        (True, torch.Size([8, 3]))
+        """
+        check_rows(x, self.shapes[0], self._member_dims, self._dtype)
+        if self.training:
+            check_precision(self._dtype)
+            check_not_one_row(x.shape[row_dim(self.shapes[0])])
+        elif not torch.compiler.is_compiling() and not bool(self.calibrated.all()):
+            raise RuntimeError(
+                "This ladder has no statistics for eval mode yet: call ladder.calibrate(rows) with training rows first."
+            )
+        activations = self._encode(Stream(x, self.top, calibrated=not self.training))
+        return activations.latents[-1][0], activations.outputs[0]
+
+    @torch.no_grad()
+    def calibrate(self, x: Tensor, chunk: int | None = None) -> Self:
+        """Set the statistics for eval mode from these rows, exactly.
+
+        The statistics of a rung are those of all rows, with the rungs below it already calibrated. Rows that are too
+        many for one pass go through the encoder in chunks, one pass for each rung.
+
+        Parameters
+        ----------
+        x : Tensor of shape (rows, *input_shape)
+            At least two rows: all training rows for the best result, or the labeled ones as the paper's authors did.
+        chunk : int, optional
+            Number of rows in a pass. Default: as many as suits the memory.
+
+        Returns
+        -------
+        Ladder
+            Itself.
+
+        Examples
+        --------
+        >>> from tikas import Dense, Ladder
+        >>> rows = torch.rand(50, 4)
+        >>> ladder = Ladder(input_shape=(4,), rungs=[Dense(3)]).calibrate(rows).eval()
+        >>> bool(torch.allclose(ladder(rows)[:1], ladder(rows[:1]), atol=1e-5))  # no row depends on another
+        True
+        """
+        check_rows(x, self.shapes[0], self._member_dims)
+        rows = x.shape[row_dim(self.shapes[0])]
+        check_calibration_rows(x, rows, chunk)
+        # Values of a row at the largest level, in all members of a packed ensemble
+        values = prod(self.rungs[-1].mean.shape[:-1]) * max(map(prod, self.shapes))
+        if chunk is None and rows * values > MAX_SINGLE_PASS_VALUES:
+            chunk = MAX_CHUNK_VALUES_GPU // values if x.is_cuda else MAX_CHUNK_VALUES_CPU // values
+            chunk = max(1, chunk if x.is_cuda else min(chunk, MAX_CHUNK_ROWS_CPU))
+        chunks = torch.split(x, chunk or rows, row_dim(self.shapes[0]))
+        like = self.rungs[-1].mean
+        if len(chunks) == 1:
+            self._encode(Stream(x.to(like), self.top, calibrated=True), calibrate=True)
+        else:
+            for level, rung in enumerate(self.rungs[1:], 1):
+                moments = Moments(rung.shape)
+                for part in chunks:
+                    below = self._encode(Stream(part.to(like), level - 1, calibrated=True))
+                    moments.add(rung.up(below.outputs[0]))
+                rung.set_statistics(moments.statistics())
+        self.calibrated.fill_(True)
+        return self
+
+    @torch.no_grad()
+    def denoise(self, x: Tensor, noise: Sequence[Tensor] | None = None) -> list[Tensor | None]:
+        """Corrupt, encode and decode a batch of rows, and return the reconstruction ẑ of every level.
+
+        The batch is normalized with its own statistics, as in training.
+
+        Parameters
+        ----------
+        x : Tensor of shape (rows, *input_shape)
+        noise : sequence of Tensor, optional
+            As for `costs`.
+
+        Returns
+        -------
+        list of Tensor or None
+            ẑ of every level, the input first; None for levels without a denoiser.
+
+        Examples
+        --------
+        >>> from tikas import Dense
+        >>> ladder = Ladder(input_shape=(4,), rungs=[Dense(5), Dense(3)])
+        >>> [tuple(level.shape) for level in ladder.denoise(torch.rand(8, 4))]
+        [(8, 4), (8, 5), (8, 3)]
+        """
+        self._check_rows(x)
+        rows = x.shape[row_dim(self.shapes[0])]
+        check_not_one_row(rows)
+        denoised = self._decode(self._encode(Stream(x, self.top, self._noise(noise, x, rows))), stream=0)
+        return [denoised.get(level) for level in range(len(self.rungs))]
+
+    def draw_noise(self, rows: Tensor, count: int, generator: torch.Generator | None = None) -> list[Tensor]:
+        """Draw standard-normal noise for `costs`.
+
+        Parameters
+        ----------
+        rows : Tensor
+            Rows whose dtype and device the noise gets.
+        count : int
+            Number of labeled and unlabeled rows together.
+        generator : torch.Generator, optional
+
+        Returns
+        -------
+        list of Tensor
+            One tensor for each level.
+
+        Examples
+        --------
+        >>> from tikas import Dense, Ladder
+        >>> ladder, rows = Ladder(input_shape=(4,), rungs=[Dense(5), Dense(3)]), torch.rand(8, 4)
+        >>> [tuple(level.shape) for level in ladder.draw_noise(rows, count=8)]
+        [(8, 4), (8, 5), (8, 3)]
+        """
+        members = rows.shape[: row_dim(self.shapes[0])]
+        return [
+            torch.randn(*members, count, *shape, generator=generator, dtype=rows.dtype, device=rows.device)
+            for shape in self.shapes
+        ]
+
+    @classmethod
+    def from_sequential(
+        cls,
+        network: nn.Sequential,
+        input_shape: Sequence[int] | None = None,
+        *,
+        rows: Tensor | None = None,
+        noise: float | Sequence[float] = 0.3,
+        costs: float | Sequence[float] | None = None,
+        denoiser: DenoiserName = "gaussian",
+        task: Task = "classification",
+        generator: torch.Generator | None = None,
+    ) -> Self:
+        """Return a ladder whose encoder is a copy of an existing network, trained or not.
+
+        Parameters
+        ----------
+        network : torch.nn.Sequential
+            Linear and Conv2d, each optionally followed by BatchNorm and by ReLU, LeakyReLU, Tanh or GELU; MaxPool2d,
+            AvgPool2d, AdaptiveAvgPool2d(1), Flatten, Identity, and nested Sequentials. Dropout is left out with a
+            warning.
+        input_shape : sequence of int, optional
+            Shape of one row. Not needed if the network begins with Linear.
+        rows : Tensor, optional
+            Training rows, whose statistics are given to rungs that the network does not normalize.
+        noise, costs, denoiser, task, generator
+            As for `Ladder`; the generator draws the decoder's initial weights.
+
+        Returns
+        -------
+        Ladder
+            In eval mode it computes what the network computes in eval mode.
+
+        Raises
+        ------
+        ValueError
+            If a layer cannot become a rung; the message names it.
+
+        Notes
+        -----
+        BatchNorm's running statistics become the calibrated statistics; its scale and bias become γ and β, or are
+        multiplied into the next weights where a rung has none.
+
+        In training mode, and after `calibrate`, a ladder normalizes every rung, pooling rungs too. Where the network
+        does not, the ladder starts from the same weights, but its values have another scale. With `rows` it starts
+        from the network's function there too, except for a pooling rung below a convolution with padding.
+
+        Examples
+        --------
+        >>> network = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 3)).eval()
+        >>> ladder = Ladder.from_sequential(network).eval()
+        >>> rows = torch.rand(8, 4)
+        >>> bool(torch.allclose(ladder(rows), network(rows), atol=1e-5))
+        True
+        """
+        from tikas.model.convert import from_sequential  # convert imports this module
+
+        settings: dict[str, Any] = {
+            "noise": noise,
+            "costs": costs,
+            "denoiser": denoiser,
+            "task": task,
+            "generator": generator,
+        }
+        return from_sequential(cls, network, input_shape, rows, **settings)
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        return self.rungs[-1].mean.dtype
+
+    @property
+    def _member_dims(self) -> int:
+        """Number of leading member dimensions: 1 in a packed ensemble, otherwise 0."""
+        return self.rungs[-1].mean.dim() - 1
+
+    def _check_rows(self, x: Tensor) -> None:
+        """Check rows that are normalized with their own statistics."""
+        check_rows(x, self.shapes[0], self._member_dims, self._dtype)
+        check_precision(self._dtype)
+
+    def _noise(self, noise: Sequence[Tensor] | None, batch: Tensor, count: int) -> Sequence[Tensor]:
+        """Check the given noise, or draw it, for `count` rows."""
+        if noise is None:
+            return self.draw_noise(batch, count)
+        members = tuple(batch.shape[: row_dim(self.shapes[0])])
+        given, expected = [tuple(level.shape) for level in noise], [(*members, count, *each) for each in self.shapes]
+        if given != expected:
+            raise ValueError(f"Got noise of shapes {given}; expected one tensor for each level: {expected}.")
+        return noise
+
+    def _split_noise(self, noise: Sequence[Tensor], *batches: Tensor) -> list[Sequence[Tensor]]:
+        """Split the noise of every level into that of each batch."""
+        sizes = [batch.shape[row_dim(self.shapes[0])] for batch in batches]
+        parts = [torch.split(level, sizes, row_dim(shape)) for level, shape in zip(noise, self.shapes, strict=True)]
+        return list(zip(*parts, strict=True))
+
+
+def _first_rows(x: Tensor, count: int, shape: tuple[int, ...]) -> Tensor:
+    """Return the first `count` rows of a batch of a level of this shape."""
+    return x if x.shape[row_dim(shape)] <= count else x.narrow(row_dim(shape), 0, count)
+
+
+def supervised_cost(output: Tensor, targets: Tensor | None, weights: Tensor | None, task: Task) -> Tensor:
+    """Return the (weighted) mean cross-entropy or squared error of labeled rows, ``(*members,)``; zero without rows.
+
+    `output` is ``(*members, rows, outputs)``, `targets` are classes ``(*members, rows)`` or values like `output`, and
+    `weights` are ``(*members, rows)``.
+    """
+    if targets is None or output.shape[-2] == 0:
+        return output.new_zeros(output.shape[:-2])
+    if task == "classification":
+        cost = -output.log_softmax(-1).gather(-1, targets.long().unsqueeze(-1)).squeeze(-1)
+    else:
+        cost = (output - targets).square().mean(-1)
+    if weights is None:
+        return cost.mean(-1)
+    return (weights * cost).sum(-1) / weights.sum(-1).clamp_min(torch.finfo(cost.dtype).tiny)
+
+
+def squared_distance(one: Tensor, other: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Return ‖one − other‖² per row and unit of two batches of a level of this shape, ``(*members,)``.
+
+    Not `mean`: its gradient would have the channels of maps first in memory, where all other tensors have them last,
+    which slows down every operation on a CPU that meets it.
+    """
+    dims = tuple(range(row_dim(shape), 0))
+    return (one - other).square().sum(dims) / (one.shape[row_dim(shape)] * prod(shape))
+
+
+# Checks of what users give
+
+
+def _check_settings(
+    input_shape: Sequence[int],
+    rungs: Sequence[RungSpec],
+    noise: float | Sequence[float],
+    costs: float | Sequence[float] | None,
+    denoiser: str,
+    task: str,
+) -> tuple[list[float], list[float]]:
+    """Return the noise and the cost weight of every level; raise ValueError if a setting is wrong."""
+    if not isinstance(rungs, Sequence) or not rungs or not all(isinstance(rung, RungSpec) for rung in rungs):
+        raise ValueError(f"rungs={rungs!r}: expected rungs, the output last, for example [Dense(100), Dense(10)].")
+    _check_input_shape(input_shape)
+    try:
+        top = shapes_of(input_shape, rungs)[-1]
+    except MapTooSmallError as error:
+        raise MapTooSmallError(f"{error}{channels_last_hint(tuple(input_shape))}") from error
+    for name, value, choices in (("denoiser", denoiser, tuple(DENOISERS)), ("task", task, get_args(Task))):
+        if value not in choices:
+            raise ValueError(f"{name}={value!r}: choose one of {', '.join(map(repr, choices))}.")
+    if len(top) != 1:
+        raise ValueError(
+            f"The top rung makes maps of shape {top}; expected (outputs,). End with Dense(outputs), or with "
+            "GlobalMeanPool() on maps with one channel for each output."
+        )
+    if top == (1,) and task == "classification":
+        raise ValueError(
+            "The top rung has shape (1,); expected at least two classes, since a softmax over one value is always 1. "
+            "End with Dense(2) for two classes, or set task='regression'."
+        )
+    levels = len(rungs) + 1
+    noises = as_floats("noise", noise)
+    if len(noises) == 1:
+        noises = noises * levels
+    if costs is None:
+        weights = [*[1000.0, 10.0][: levels - 1], *[0.1] * max(1, levels - 2)]
+    else:
+        weights = as_floats("costs", costs)
+        if not isinstance(costs, Iterable):
+            weights = [0.0] * (levels - 1) + weights
+    for name, values in (("noise", noises), ("costs", weights)):
+        if len(values) != levels:
+            raise ValueError(
+                f"{name} has {len(values)} values; {len(rungs)} rungs need {levels}, one for the input and one for "
+                "each rung, or a single number."
+            )
+    return noises, weights
+
+
+def as_floats(name: str, given: Any) -> list[float]:
+    """Return a number, or several, as a list of floats; raise ValueError unless all are finite and at least 0."""
+    plain = given.tolist() if hasattr(given, "tolist") else given
+    try:
+        values = [float(value) for value in plain] if isinstance(plain, Iterable) else [float(plain)]
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name}={given!r}: expected a number, or several numbers.") from error
+    if not all(isfinite(value) and value >= 0 for value in values):
+        raise ValueError(f"{name}={given!r}: every value must be finite and at least 0.")
+    return values
+
+
+def _check_input_shape(shape: Sequence[int]) -> None:
+    valid = isinstance(shape, Sequence) and all(isinstance(side, Integral) and side > 0 for side in shape)
+    if not valid or len(shape) not in (1, 3):
+        hint = f" For gray images give {(1, *shape)}." if valid and len(shape) == 2 else ""
+        raise ValueError(
+            f"input_shape={shape!r}: expected the shape of one row as a tuple, (features,), or "
+            f"(channels, height, width) for images.{hint}"
+        )
+    if is_channels_last(tuple(shape)):
+        height, width, channels = shape
+        raise ValueError(
+            f"input_shape={tuple(shape)} is (height, width, channels); expected {(channels, height, width)}, channels "
+            f"first: numpy.moveaxis(images, -1, -3). Maps that are really {channels} wide can be transposed, "
+            f"{(height, channels, width)}."
+        )
+
+
+def check_tensor(rows: Any) -> None:
+    """Raise TypeError if rows are not a tensor."""
+    if not isinstance(rows, Tensor):
+        raise TypeError(
+            f"Got rows as {type(rows).__name__}; expected a torch.Tensor. Use torch.as_tensor(rows, "
+            "dtype=torch.float32)."
+        )
+
+
+def check_rows(x: Tensor, shape: tuple[int, ...], member_dims: int = 0, dtype: torch.dtype | None = None) -> None:
+    """Check the shape of rows and, unless `dtype` is None, their dtype. Rows of an ensemble may have member dims."""
+    check_tensor(x)
+    if x.dim() - len(shape) - 1 not in (0, member_dims) or tuple(x.shape[-len(shape) :]) != shape:
+        last = len(shape) == 3 and x.dim() > 3 and tuple(x.shape[-3:]) == (*shape[1:], shape[0])
+        raise ValueError(
+            f"Got rows of shape {tuple(x.shape)}; this ladder takes (rows, {', '.join(map(str, shape))}). "
+            + (
+                "Channels come first: x.movedim(-1, -3)."
+                if last
+                else "Reshape them, or build the ladder with their input_shape."
+            )
+        )
+    if not x.is_floating_point():
+        raise TypeError(
+            f"Got rows of dtype {x.dtype}; expected floating-point numbers of about unit size, for example "
+            "x.float() / 255 for pixels."
+        )
+    if dtype not in (None, x.dtype) and not torch.is_autocast_enabled(x.device.type):
+        raise TypeError(
+            f"Got rows of dtype {x.dtype}, but this ladder computes in {dtype}. Give x.to({dtype})"
+            + (f", or convert the ladder with ladder.to({x.dtype})." if x.dtype not in HALF_PRECISION else ".")
+        )
+
+
+def check_precision(dtype: torch.dtype) -> None:
+    """Raise TypeError if a dtype has too few digits for the statistics of a batch."""
+    if dtype in HALF_PRECISION:
+        raise TypeError(
+            f"This ladder is in {dtype}, which has too few digits for the statistics of a batch. Train it in float32 "
+            f"(ladder.float()), within torch.autocast for products in {dtype}."
+        )
+
+
+def check_enough_rows(x: Tensor, rows: int, kind: str) -> None:
+    """Raise ValueError for fewer than two rows where denoising costs need some."""
+    if x.numel() == 0:
+        raise ValueError(
+            f"Got no {kind} rows (shape {tuple(x.shape)}), but denoising costs are means over them. Give some, or set "
+            "all costs to 0 to learn from labels alone."
+        )
+    check_not_one_row(rows, f"{kind} ")
+
+
+def check_not_one_row(rows: int, kind: str = "") -> None:
+    """Raise ValueError for a single row: it has no deviation to be normalized with."""
+    if rows == 1:
+        raise ValueError(
+            f"Got 1 {kind}row; a batch is normalized with its own statistics, so give at least two. "
+            "DataLoader(drop_last=True) leaves out a last batch of one."
+        )
+
+
+def check_calibration_rows(x: Tensor, rows: int, chunk: int | None) -> None:
+    """Raise ValueError for fewer than two rows to calibrate with, or an impossible chunk size."""
+    if x.numel() == 0 or rows < 2:
+        raise ValueError(
+            f"Got rows of shape {tuple(x.shape)} to calibrate with; statistics need at least two rows. Give training "
+            "rows, the more the better."
+        )
+    if chunk is not None and (isinstance(chunk, bool) or not isinstance(chunk, Integral) or chunk < 1):
+        raise ValueError(f"chunk={chunk!r}: expected a positive integer, the number of rows in a pass.")
+
+
+def check_targets(
+    targets: Tensor | None, weights: Tensor | None, rows: torch.Size, task: Task, outputs: tuple[int, ...]
+) -> None:
+    """Check that there is a target, and a weight if there are weights, for each labeled row (`rows`: their shape)."""
+    for name, given in (("targets", targets), ("weights", weights)):
+        if given is not None and not isinstance(given, Tensor):
+            kind = type(given).__name__
+            raise TypeError(f"Got {name} as {kind}; expected a torch.Tensor. Use torch.as_tensor({name}).")
+    if weights is not None and weights.shape != rows:
+        raise ValueError(f"Got weights of shape {tuple(weights.shape)}; expected one per labeled row, {tuple(rows)}.")
+    if targets is None:
+        if rows[-1]:
+            raise ValueError(f"Got {rows[-1]} labeled rows, but no targets. Give the target of each.")
+        return
+    if task == "regression":
+        if tuple(targets.shape) != (*rows, *outputs):
+            raise ValueError(f"Got targets of shape {tuple(targets.shape)}; expected values of {(*rows, *outputs)}.")
+        return
+    if targets.shape != rows or targets.is_floating_point() or targets.is_complex():
+        raise ValueError(
+            f"Got targets of shape {tuple(targets.shape)} and dtype {targets.dtype}; expected one class number per "
+            f"labeled row: integers of shape {tuple(rows)}."
+        )
+    if targets.device.type == "cpu" and not torch.compiler.is_compiling():  # on a GPU, looking would mean waiting
+        wrong = targets[(targets < 0) | (targets >= outputs[0])]
+        if wrong.numel():
+            raise ValueError(
+                f"Got target {wrong[0].item()}; expected classes from 0 to {outputs[0] - 1}. Leave rows without a "
+                "label out of the labeled ones."
+            )

@@ -1,0 +1,275 @@
+"""CompiledEngine: dense ladders on a CPU, with compiled costs and a compiled optimizer.
+
+This module is the only one that uses what torch does not document: two settings of its compiler and a pass over its
+graphs (`_compiler_settings`, `_options`). Without them, code is compiled more often and is slower, but it is the same.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import subprocess
+import sys
+import sysconfig
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from shutil import which
+from tempfile import TemporaryDirectory
+from typing import Any, ParamSpec, TypeVar
+
+import torch
+from torch import Tensor
+
+from tikas.data.batches import Batch, Batches
+from tikas.model.ladder import Model
+from tikas.training.engines import engine_state, load_engine_state
+from tikas.training.ensemble import pack, record, unpack, with_tensors
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+RECOMPILE_LIMIT = 256
+"""Programs that one function may become. With torch's limit of 8, the ninth network, noise or cost that a search tries
+would train uncompiled."""
+
+BF16_SPEEDUP = 2.0
+"""A product in bf16, casts included, must be this much faster than one in float32: on an AMD EPYC with AVX-512's bf16
+instructions it is 4 times as fast, and an update of the paper's network takes a third less time."""
+
+
+class SlowTrainingWarning(UserWarning):
+    """Training is correct, but slower than it could be on this machine."""
+
+
+class CompiledEngine:
+    """Trains dense ladders with compiled costs and a compiled Adam, for runs long enough to pay for compiling.
+
+    With `dtype` bf16, products read bf16 copies of the matrices, which the optimizer writes after every step; it reads
+    gradients of that dtype. So no matrix is cast anywhere else. Parameters and Adam's moments keep their dtype.
+
+    Parameters
+    ----------
+    models : sequence of Model
+    batches : Batches
+    dtype : torch.dtype, default=torch.float32
+        `torch.bfloat16`, or `torch.float32` for the dtype of the parameters.
+    """
+
+    def __init__(self, models: Sequence[Model], batches: Batches, dtype: torch.dtype = torch.float32) -> None:
+        self.batches = batches
+        self.members = len(models)
+        self.model = pack(models).train()
+        self._templates = models
+        self._updates = 0
+        values = {name: parameter.detach() for name, parameter in self.model.named_parameters()}
+        matrices = [name for name in values if name.endswith("weight")] if dtype == torch.bfloat16 else []
+        copies = {name: values[name].bfloat16() for name in matrices}
+        self.learning = with_tensors(self.model, values | copies) if copies else self.model
+        self._values = list(values.values())
+        self._copies = [copies.get(name) for name in values]
+        self._means = [torch.zeros_like(value) for value in self._values]
+        self._squares = [torch.zeros_like(value) for value in self._values]
+        self._costs = compile_function(self.learning.training_costs, _options())
+        self._step = compile_function(adam_step, _options())
+
+    def train_epoch(self, rates: Tensor) -> Tensor:
+        """Train for one epoch; see `Engine.train_epoch`."""
+        self.batches.start_epoch()
+        rates = rates.to(self.batches.device, torch.float32)
+        return torch.stack([self._update(self.batches.batch(update), rate) for update, rate in enumerate(rates)])
+
+    def _update(self, batch: Batch, rate: Tensor) -> Tensor:
+        costs = self._costs(*batch)
+        gradients = torch.autograd.grad(costs.total.sum(), list(self.learning.parameters()))
+        self._updates += 1
+        rate = rate.to(self._values[0].dtype) / (1 - 0.9**self._updates)
+        scale = rate.new_tensor((1 - 0.999**self._updates) ** -0.5)
+        self._step(self._values, gradients, self._means, self._squares, self._copies, rate, scale)
+        return record(costs)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return what updates change, ``(*members, ...)``: parameters and Adam's moments."""
+        names = [name for name, _ in self.model.named_parameters()]
+        buffers = {"model": self._values, "mean": self._means, "square": self._squares}
+        return {f"{kind}.{name}": each for kind in buffers for name, each in zip(names, buffers[kind], strict=True)}
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return everything needed to resume; see `Engine.state_dict`."""
+        return engine_state(self.tensors(), self.batches, self.members)
+
+    def load_state_dict(self, state: Mapping[str, Tensor], updates: int) -> None:
+        """Restore a `state_dict` taken after `updates` updates."""
+        load_engine_state(self.tensors(), self.batches, state, self.members)
+        self._updates = updates
+        for value, copy in zip(self._values, self._copies, strict=True):
+            if copy is not None:
+                copy.copy_(value)
+
+    def models(self) -> list[Model]:
+        """Return each member as a model of its own."""
+        return unpack(self.model, self._templates)
+
+    def packed(self) -> list[Model]:
+        """Return the packed model."""
+        return [self.model]
+
+
+def adam_step(
+    values: Sequence[Tensor],
+    gradients: Sequence[Tensor],
+    means: Sequence[Tensor],
+    squares: Sequence[Tensor],
+    copies: Sequence[Tensor | None],
+    rate: Tensor,
+    scale: Tensor,
+) -> None:
+    """Make Adam's step for every parameter, and write the copies of those that have one.
+
+    `rate` is the learning rate over 1 - 0.9ᵗ, one number or one for each member; `scale` is 1/√(1 - 0.999ᵗ).
+    """
+    for value, gradient, mean, square, copy in zip(values, gradients, means, squares, copies, strict=True):
+        slope = gradient.to(value.dtype)
+        mean.lerp_(slope, 0.1)
+        square.lerp_(slope.square(), 0.001)
+        own_rate = rate[(...,) + (None,) * (value.dim() - rate.dim())]
+        value.sub_(own_rate * mean / (square.sqrt() * scale + 1e-8))
+        if copy is not None:
+            copy.copy_(value)
+
+
+def compile_function(function: Callable[P, R], options: dict[str, Any] | None = None) -> Callable[P, R]:
+    """Return `function`, compiled when it is first called; if that fails, it warns and runs as it is.
+
+    `compile_obstacle` knows most reasons before. A folder that cannot be written, or a missing library, shows only when
+    something is compiled.
+    """
+    has_limit = "recompile_limit" in inspect.signature(torch.compile).parameters  # torch 2.13
+    limit: dict[str, Any] = {"recompile_limit": RECOMPILE_LIMIT} if has_limit else {}
+    program: Callable[P, R] | None = None
+
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        nonlocal program
+        if program is not None:
+            return program(*args, **kwargs)
+        compiled: Callable[P, R] = torch.compile(function, dynamic=False, options=options, **limit)
+        try:
+            with _compiler_settings():
+                result = compiled(*args, **kwargs)
+            program = compiled
+        except Exception as error:  # one of the function itself is raised again by the next line but two
+            cause = getattr(error, "inner_exception", error)
+            reason = next(iter(str(cause).strip().splitlines()), type(cause).__name__)
+            program = function
+            result = function(*args, **kwargs)
+            message = f"Training is not compiled, and slower, because compiling failed: {reason}"
+            warnings.warn(message, SlowTrainingWarning, stacklevel=2)
+        return result
+
+    return run
+
+
+@contextmanager
+def _compiler_settings() -> Iterator[None]:
+    """Let torch's compiler keep on disk all that it compiles, and compile the backward pass with the forward pass.
+
+    By default, code with a hand-written derivative is kept in parts, and a later process spends most of its first
+    update on putting them together. And a failure to compile the backward pass would show outside of
+    `compile_function`. torch has no documented names for either. Versions without these settings ignore them.
+    """
+    try:
+        from torch._functorch import config
+    except ImportError:
+        yield
+        return
+    names = ("autograd_cache_allow_custom_autograd_functions", "force_non_lazy_backward_lowering")
+    with config.patch({name: True for name in names if hasattr(config, name)}):
+        yield
+
+
+@cache
+def _options() -> dict[str, Any] | None:
+    """Return options for `torch.compile`: a pass that has masks recomputed in the backward pass.
+
+    Where an activation was above zero takes a byte a value, so the compiler likes to store that mask instead of the
+    value, above all in an ensemble. But its code for CPUs is slow at writing and reading bytes: with stored masks an
+    update of four seeds took 29 ms a seed, without them 23 (`results/bench.jsonl`, revisions 58a3b47 and 9b0926f).
+
+    The documented way, `torch.utils.checkpoint`, recomputes the products too. Cached: engines share compiled code only
+    if their options are the same objects. None if this version of torch has no such pass.
+    """
+    try:
+        from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
+        from torch.utils.checkpoint import CheckpointPolicy
+    except ImportError:
+        return None
+
+    class RecomputeMasks(CustomGraphPass):
+        def __call__(self, graph: torch.fx.Graph) -> None:
+            for node in graph.nodes:
+                value = node.meta.get("val") if node.op == "call_function" else None
+                if isinstance(value, Tensor) and value.dtype == torch.bool:
+                    node.meta |= {"recompute": CheckpointPolicy.MUST_RECOMPUTE, "ac_graph_id": 0}
+
+        def uuid(self) -> bytes:
+            """Return the key of this pass in torch's cache of compiled code."""
+            return get_hash_for_files((__file__,))
+
+    return {"joint_custom_post_pass": RecomputeMasks()}
+
+
+@cache
+def bf16_is_faster() -> bool:
+    """Return whether products in bf16 pay for their casts on this CPU: by timing both, once a process (25 ms).
+
+    CPUs without instructions for bf16 are many times slower with it. The bound is far from the measured ratios, so
+    that every process on a machine chooses the same.
+    """
+    rows, weight = torch.ones(256, 1024), torch.ones(512, 1024)
+    copy = weight.bfloat16()
+    seconds: dict[str, list[float]] = {"float32": [], "bf16": []}
+    for _ in range(5):
+        started = time.perf_counter()
+        rows @ weight.mT
+        between = time.perf_counter()
+        (rows.bfloat16() @ copy.mT).float()
+        seconds["bf16"].append(time.perf_counter() - between)
+        seconds["float32"].append(between - started)
+    return min(seconds["float32"]) > BF16_SPEEDUP * min(seconds["bf16"])
+
+
+def compile_obstacle(device: torch.device) -> str | None:
+    """Return why nothing can be compiled for this device; None if it can.
+
+    torch.compile needs a C++ compiler for a CPU, and Triton a C compiler for a GPU; both need Python's headers, a
+    package of their own on many systems. So the compiler is asked to make a library that includes them.
+    """
+    if device.type != "cuda":
+        return _compiler_obstacle("C++", os.environ.get("CXX", "g++"))
+    if not find_spec("triton"):
+        return "Triton is not installed"
+    return _compiler_obstacle("C", os.environ.get("CC", "gcc" if which("gcc") else "clang"))
+
+
+def _compiler_obstacle(language: str, compiler: str) -> str | None:
+    if not which(compiler):
+        return f"there is no {language} compiler ({compiler})"
+    folders = {sysconfig.get_path("include"), sysconfig.get_path("include", "posix_prefix")}
+    read = [compiler, "-x", language.lower(), *(f"-I{folder}" for folder in folders), "-"]
+    threads = ["-fopenmp"] if language == "C++" and sys.platform == "linux" else []  # as torch's compiled code needs
+    try:
+        with TemporaryDirectory() as folder:
+            if _succeeds([*read, "-shared", "-fPIC", *threads, "-o", str(Path(folder, "library"))]):
+                return None
+    except OSError:
+        return "there is no folder for temporary files"
+    problem = "cannot make a library" if _succeeds([*read, "-fsyntax-only"]) else "finds no Python.h"
+    return f"the {language} compiler ({compiler}) {problem}"
+
+
+def _succeeds(command: list[str]) -> bool:
+    return subprocess.run(command, input=b"#include <Python.h>\n", capture_output=True, check=False).returncode == 0

@@ -1,0 +1,599 @@
+"""Trainer: the one training loop. Epochs, learning rates, history, validation, snapshots and calibration."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field, fields, replace
+from math import ceil, prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tikas.data.batches import Batches
+from tikas.data.datasets import Dataset
+from tikas.data.splits import Split
+from tikas.model.ladder import Model
+from tikas.training.callbacks import Progress
+from tikas.training.checkpoint import Checkpointer, Snapshot
+from tikas.training.engines import GPU_BLOCK, SECOND_THREAD_FROM, Engine, choose_engine, multiplications
+from tikas.training.environment import (
+    arithmetic,
+    full_precision,
+    pick_device,
+    private_random_state,
+    seed_module_draws,
+    training_environment,
+)
+from tikas.training.recipe import Calibration, Recipe
+
+History = list[dict[str, Any]]
+Build = Callable[[Recipe, Sequence[int], int, int], Model]
+"""Builds a member from a recipe, the shape of a row, the number of outputs and a seed, as `Recipe.build` does."""
+
+MEMBER_SETTINGS = ("noise", "costs", "learning_rate", "annealed")
+"""Settings of a recipe in which members of one ensemble may differ."""
+
+MEMORY_SHARE = 0.9
+"""Share of a device's free memory that an ensemble may be estimated to need; a larger one is trained in groups."""
+TENSORS_PER_PARAMETER = 7
+"""Initial and current value, gradient, Adam's two moments, and two copies when members are unpacked."""
+TENSORS_PER_LATENT = 12
+"""Tensors that the backward pass keeps of each level and row, about."""
+OUT_OF_MEMORY_WORDS = ("out of memory", "DefaultCPUAllocator", "STATUS_ALLOC_FAILED", "ALLOCATION_FAILED")
+"""Words of the errors that CUDA, Triton, libraries and PyTorch on a CPU raise for a lack of memory."""
+
+MAX_WATCHED_ROWS = 1000
+"""Rows that the statistics are taken from when validation rows are measured during training."""
+VALIDATION_SHARE = 0.015
+"""Most of the training work that validation may take, counted in passes of rows: under 3 % of the time as measured."""
+PASSES_PER_TRAINED_ROW = 3
+"""Work of training on a row, in units of a forward pass: forward, and backward to values and weights."""
+MAX_CHUNK_VALUES_CPU, MAX_CHUNK_VALUES_GPU = 2**26, 2**27
+MAX_CHUNK_ROWS_CPU, MAX_CHUNK_ROWS_MODULE = 2048, 1024
+"""Rows measured at once; how large the maps inside a user module are is not known."""
+
+
+class TrainingDivergedError(ArithmeticError):
+    """A cost of every member stopped being a finite number.
+
+    Attributes
+    ----------
+    failed : mapping of int to str
+        What happened to each member, by its index.
+
+    Examples
+    --------
+    >>> print(TrainingDivergedError({0: "Training stopped in epoch 3.", 1: "Training stopped in epoch 2."}))
+    Training stopped in epoch 3. All 2 members diverged.
+    """
+
+    def __init__(self, failed: Mapping[int, str]) -> None:
+        super().__init__(failed)
+        self.failed = failed
+
+    def __str__(self) -> str:
+        first = next(iter(self.failed.values()))
+        return first if len(self.failed) == 1 else f"{first} All {len(self.failed)} members diverged."
+
+
+@dataclass
+class TrainingResult:
+    """The trained members.
+
+    Attributes
+    ----------
+    indices, seeds : list of int
+        Index among the given seeds, and seed, of each member that finished at least one epoch.
+    members : list of Model
+        These members: calibrated, in eval mode, on the CPU.
+    histories : list of list of dict
+        For each of these members a dict per epoch: ``epoch``, ``learning_rate``, ``total``, ``supervised``,
+        ``denoising`` (a list, the input first), ``seconds``, and ``validation_error`` where it was measured.
+    failed : dict of int to str
+        What happened to members whose costs stopped being finite numbers, by index.
+    interrupted : bool
+        Whether Ctrl-C ended the training early.
+    """
+
+    indices: list[int] = field(default_factory=list)
+    seeds: list[int] = field(default_factory=list)
+    members: list[Model] = field(default_factory=list)
+    histories: list[History] = field(default_factory=list)
+    failed: dict[int, str] = field(default_factory=dict)
+    interrupted: bool = False
+
+    def sorted(self) -> TrainingResult:
+        """Return the result with its members in the order of their indices."""
+        order = sorted(range(len(self.indices)), key=self.indices.__getitem__)
+        return replace(
+            self,
+            indices=[self.indices[each] for each in order],
+            seeds=[self.seeds[each] for each in order],
+            members=[self.members[each] for each in order],
+            histories=[self.histories[each] for each in order],
+        )
+
+
+class Trainer:
+    """Trains one member for each seed, all of them together as one ensemble where that is faster.
+
+    Parameters
+    ----------
+    recipe : Recipe or sequence of Recipe
+        The hyperparameters: one recipe for all members, or one for each. Members may differ in noise, costs (zero on
+        the same levels), learning rate and annealing.
+    device : str or torch.device, optional
+        Default: a GPU if there is one, else the CPU.
+    callbacks : sequence of callable, optional
+        Each is called with a `Progress` before the first epoch and after every epoch.
+    build : callable, default=Recipe.build
+        Builds a member from a recipe, the shape of a row, the number of outputs and a seed.
+    checkpointer : Checkpointer, optional
+        Saves snapshots while training; the same call resumes from them.
+
+    Examples
+    --------
+    >>> from tikas.data.splits import split
+    >>> rows = np.random.default_rng(0).random((60, 8), dtype=np.float32)
+    >>> dataset = Dataset(rows, np.arange(60) % 3, classes=np.arange(3))
+    >>> trainer = Trainer(Recipe(network=(5,), batch_size=20, epochs=2), device="cpu")
+    >>> result = trainer.fit(dataset, [split(dataset.targets, labels=9)], seeds=[0])
+    >>> [line["epoch"] for line in result.histories[0]]
+    [1, 2]
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe | Sequence[Recipe],
+        *,
+        device: str | torch.device | None = None,
+        callbacks: Sequence[Callable[[Progress], None]] = (),
+        build: Build = Recipe.build,
+        checkpointer: Checkpointer | None = None,
+    ) -> None:
+        self.recipe = recipe
+        self.device = device
+        self.callbacks = callbacks
+        self.build = build
+        self.checkpointer = checkpointer
+
+    def fit(
+        self, dataset: Dataset, splits: Sequence[Split], seeds: Sequence[int], start: Sequence[Model] | None = None
+    ) -> TrainingResult:
+        """Train the members.
+
+        Parameters
+        ----------
+        dataset : Dataset
+            Training rows.
+        splits : sequence of Split
+            For each member, which rows are labeled, unlabeled and held out.
+        seeds : sequence of int
+            A member's seed determines its initial weights, the order of its rows, and its noise.
+        start : sequence of Model, optional
+            Models whose weights the members start from.
+
+        Returns
+        -------
+        TrainingResult
+
+        Raises
+        ------
+        ValueError
+            If the members cannot train as one ensemble, or have too few rows.
+        TrainingDivergedError
+            If every member diverged.
+        """
+        recipes = [self.recipe] * len(seeds) if isinstance(self.recipe, Recipe) else list(self.recipe)
+        _check_members(recipes, splits)
+        device = pick_device(self.device)
+        result = TrainingResult()
+        modules = recipes[0].is_module or self.build is not Recipe.build  # these may draw from global generators
+        with training_environment(device), private_random_state() if modules else nullcontext():
+            run = _Run(self, dataset, device, recipes, splits, seeds, start)
+            queue = run.groups()
+            run.group_count = len(queue)
+            while queue and not result.interrupted:
+                members = queue.pop(0)
+                try:
+                    run.train(members, result)
+                    continue
+                except KeyboardInterrupt:
+                    if not result.members:
+                        raise
+                    result.interrupted = True
+                    break
+                except (RuntimeError, MemoryError) as error:
+                    if not _is_out_of_memory(error):
+                        raise
+                    if len(members) == 1:
+                        raise torch.OutOfMemoryError(run.memory_message()) from error
+                # Only here, where the exception no longer refers to the tensors of the group, can they be freed.
+                gc.collect()
+                torch.cuda.empty_cache()
+                half = len(members) // 2
+                queue = [members[:half], members[half:], *queue]
+                run.group_count += 1
+                run.report([], f"out of memory: {len(members)} members continue in two groups")
+        if not result.members:
+            raise TrainingDivergedError(result.failed)
+        return result.sorted()
+
+
+class _Run:
+    """One call of `Trainer.fit`: the data on the device, the members, and how many epochs are done."""
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        dataset: Dataset,
+        device: torch.device,
+        recipes: Sequence[Recipe],
+        splits: Sequence[Split],
+        seeds: Sequence[int],
+        start: Sequence[Model] | None,
+    ) -> None:
+        self.trainer, self.dataset, self.device, self.start = trainer, dataset, device, start
+        self.recipes, self.splits, self.seeds = recipes, splits, seeds
+        self.rows = torch.from_numpy(dataset.rows).to(device)
+        targets = torch.from_numpy(dataset.targets).to(device)
+        self.targets = targets.unsqueeze(-1) if dataset.classes is None else targets
+        self.weights = None if dataset.weights is None else torch.from_numpy(dataset.weights).to(device)
+        self.keys = [""] * len(seeds)
+        if trainer.checkpointer is not None:
+            members = zip(recipes, seeds, splits, strict=True)
+            self.keys = [trainer.checkpointer.key(*member, dataset, device) for member in members]
+        self.first = self._build(0)
+        self.group_count = self.epochs_done = 0
+
+    def groups(self) -> list[list[int]]:
+        """Return the members by the groups in which they train: of equal progress, and together small enough."""
+        checkpointer = self.trainer.checkpointer
+        done = [0 if checkpointer is None else checkpointer.epochs(key) for key in self.keys]
+        size = 1
+        if self.first.packable and len(self.seeds) > 1:
+            size = max(1, int(MEMORY_SHARE * _free_bytes(self.device) // self._bytes_per_member()))
+        groups = []
+        for epochs in sorted(set(done), reverse=True):
+            members = [member for member, own in enumerate(done) if own == epochs]
+            count = ceil(len(members) / size)
+            even = ceil(len(members) / count)
+            groups += [members[first : first + even] for first in range(0, len(members), even)]
+        return groups
+
+    def _build(self, member: int) -> Model:
+        """Build a member, with its initial weights or those that it starts from."""
+        recipe, shape = self.recipes[member], self.dataset.rows.shape[1:]
+        model = self.trainer.build(recipe, shape, self.dataset.n_outputs, self.seeds[member])
+        if self.start is None:
+            return model
+        earlier = self.start[member]
+        try:
+            model.to(next(earlier.parameters()).dtype).load_state_dict(earlier.state_dict())
+        except RuntimeError as error:
+            raise ValueError(
+                "The models to start from have other rungs, another denoiser, or costs on other levels than the "
+                "recipe. Keep these settings, or train from the beginning."
+            ) from error
+        return model
+
+    def train(self, members: Sequence[int], result: TrainingResult) -> None:
+        """Train some members together, from their snapshots if there are any, and add them to the result."""
+        checkpointer, recipes = self.trainer.checkpointer, [self.recipes[member] for member in members]
+        recipe, splits = recipes[0], [self.splits[member] for member in members]
+        seeds, keys = [self.seeds[member] for member in members], [self.keys[member] for member in members]
+        snapshots = None if checkpointer is None else checkpointer.load(keys)
+        self._report_start(members, snapshots)
+        models = [self.first if member == 0 and len(members) == 1 else self._build(member) for member in members]
+        models = [model.to(self.device) for model in models]
+        batches = Batches(
+            self.rows,
+            self.targets,
+            self.weights,
+            splits,
+            seeds,
+            models[0].shapes,
+            recipe.batch_size,
+            recipe.labeled_batch_size,
+            block=GPU_BLOCK if self.device.type == "cuda" else 1,
+            denoising=any(recipe.costs),
+        )
+        exact = recipe.precision == "exact"
+        engine = choose_engine(models, batches, recipe.epochs * batches.updates, exact=exact)
+        histories: list[History] = [[] for _ in members]
+        if snapshots is not None:
+            histories = [list(snapshot.history) for snapshot in snapshots]
+            engine.load_state_dict(_stack_snapshots(snapshots), len(histories[0]) * batches.updates)
+        validation = _Validation(engine, splits, recipe.calibration) if len(splits[0].validation) else None
+        one_thread = multiplications(models, batches) < SECOND_THREAD_FROM
+        size = 3 * sum(parameter.nbytes for model in models for parameter in model.parameters())
+        failed: dict[int, str] = {}
+
+        with arithmetic(self.device, exact=exact, one_thread=one_thread):
+            try:
+                for epoch in range(len(histories[0]) + 1, recipe.epochs + 1):
+                    started = time.perf_counter()
+                    if not models[0].packable:
+                        seed_module_draws(seeds[0], epoch)
+                    rates = _learning_rates(recipes, (epoch - 1) * batches.updates, batches.updates)
+                    costs = engine.train_epoch(rates).reshape(batches.updates, len(members), -1).double().cpu()
+                    lines = _history_lines(recipes, costs, rates, epoch, time.perf_counter() - started)
+                    failed = {**_find_divergence(recipes, costs, epoch), **failed}
+                    if len(failed) == len(members):
+                        break
+                    if validation is not None and (epoch % validation.every == 0 or epoch == recipe.epochs):
+                        for line, error in zip(lines, validation.errors(), strict=True):
+                            line["validation_error"] = error
+                    for history, line in zip(histories, lines, strict=True):
+                        history.append(line)
+                    if checkpointer is not None and epoch < recipe.epochs and not failed and checkpointer.is_due(size):
+                        checkpointer.save(keys, engine.state_dict, histories)
+                    self.epochs_done += 1
+                    self.report([line for member, line in enumerate(lines) if member not in failed])
+            except KeyboardInterrupt:
+                if not histories[0]:
+                    raise
+                result.interrupted = len(histories[0]) < recipe.epochs
+            if validation is not None and histories[0] and "validation_error" not in histories[0][-1]:
+                for history, error in zip(histories, validation.errors(), strict=True):
+                    history[-1]["validation_error"] = error
+
+        trained = engine.models()
+        for member, model in enumerate(trained):
+            reason = failed.get(member) or _find_bad_weights(recipes[member], model)
+            if reason:
+                result.failed[members[member]] = reason
+                continue
+            rows = torch.as_tensor(calibration_rows(splits[member], recipe.calibration), device=self.device)
+            model.train()  # frozen layers of a user module are recognized by their mode
+            with full_precision():
+                model.calibrate(self.rows[rows])
+            result.indices.append(members[member])
+            result.seeds.append(seeds[member])
+            result.members.append(model.eval().cpu())
+            result.histories.append(histories[member])
+
+    def _report_start(self, members: Sequence[int], snapshots: Sequence[Snapshot] | None) -> None:
+        message = f"starting {len(members)} member{'s' * (len(members) > 1)} on {self.device}"
+        if self.first.packable:
+            message += f", about {len(members) * self._bytes_per_member() / 1e9:.2g} GB"
+        if snapshots is not None:
+            self.epochs_done += len(snapshots[0].history)
+            message += f", resumed after epoch {len(snapshots[0].history)}"
+        self.report([], message)
+
+    def report(self, lines: History, message: str = "") -> None:
+        """Call the callbacks."""
+        progress = Progress(self.epochs_done, self.group_count * self.recipes[0].epochs, lines, message)
+        for callback in self.trainer.callbacks:
+            callback(progress)
+
+    def _bytes_per_member(self) -> int:
+        """Estimate what a member of rungs needs while it trains: parameters, latents and noise."""
+        recipe = self.recipes[0]
+        unlabeled, labeled = self.splits[0].batch_sizes(recipe.batch_size, recipe.labeled_batch_size)
+        unlabeled = unlabeled if any(recipe.costs) else 0
+        values = sum(map(prod, self.first.shapes))
+        block = GPU_BLOCK if self.device.type == "cuda" else 1
+        latents = (2 * unlabeled + labeled) * TENSORS_PER_LATENT * values + block * (unlabeled + labeled) * values
+        parameters = sum(parameter.numel() for parameter in self.first.parameters())
+        return 4 * (TENSORS_PER_PARAMETER * parameters + latents)
+
+    def memory_message(self) -> str:
+        """Say what to do when a single member does not fit."""
+        elsewhere = "train where there is more memory" if self.device.type == "cpu" else "train with device='cpu'"
+        return (
+            f"A member does not fit into the memory of {self.device}: {_free_bytes(self.device) / 1e9:.3g} GB are free "
+            f"beside the rows. Set a batch_size below {self.recipes[0].batch_size}, choose a smaller network, or "
+            f"{elsewhere}."
+        )
+
+
+class _Validation:
+    """Measures members on their validation rows during training.
+
+    Statistics come from up to `MAX_WATCHED_ROWS` training rows. It is done after every `every` epochs, which follows
+    from counts and not from the clock, so that a run has the same history on every machine.
+    """
+
+    def __init__(self, engine: Engine, splits: Sequence[Split], calibration: Calibration) -> None:
+        self.engine, batches = engine, engine.batches
+        seen = [calibration_rows(split, calibration) for split in splits]
+        watched = [rows[:: 1 + len(rows) // MAX_WATCHED_ROWS] for rows in seen]
+        models = len(engine.packed())
+        members = () if models > 1 or engine.members == 1 else (engine.members,)
+        self._watched, self._held_out = (
+            torch.as_tensor(np.stack(rows), device=batches.device).view(models, *members, -1)
+            for rows in (watched, [split.validation for split in splits])
+        )
+        measured = self._watched.shape[-1] + self._held_out.shape[-1]
+        trained = 2 * batches.denoised_batch_size + batches.labeled_batch_size
+        self.every = epochs_between(measured, trained, batches.updates)
+
+    @torch.no_grad()
+    def errors(self) -> list[float]:
+        """Return the error of every member as it is now."""
+        rows, targets = self.engine.batches.rows, self.engine.batches.targets
+        errors: list[float] = []
+        for model, watched, held_out in zip(self.engine.packed(), self._watched, self._held_out, strict=True):
+            model.train()
+            model.calibrate(rows[watched]).eval()
+            chunks = held_out.split(_chunk_rows(model, held_out.shape[:-1], rows), -1)
+            outputs = torch.cat([model(rows[chunk]) for chunk in chunks], -2)
+            errors += _errors(outputs, targets[held_out], model.task).reshape(-1).tolist()
+            model.train()
+        return errors
+
+
+def epochs_between(measured: int, trained: int, updates: int) -> int:
+    """Return after how many epochs validation takes little beside training.
+
+    `measured` are the rows that are measured or give statistics, `trained` the rows of an update (clean and corrupted
+    ones counted twice), `updates` those of an epoch.
+    """
+    cost_in_updates = max(1, measured / (PASSES_PER_TRAINED_ROW * trained))
+    return ceil(cost_in_updates / (VALIDATION_SHARE * updates))
+
+
+def calibration_rows(split: Split, calibration: Calibration) -> np.typing.NDArray[np.int64]:
+    """Return the rows that a member's statistics for prediction come from."""
+    return split.labeled if calibration == "labeled" else split.unlabeled
+
+
+@torch.no_grad()
+def error_of(model: Model, rows: Tensor, targets: Tensor) -> float:
+    """Return the percentage of rows that a calibrated model gets wrong, or its root mean squared error.
+
+    Examples
+    --------
+    >>> from tikas import Dense, Ladder
+    >>> ladder = Ladder(input_shape=(4,), rungs=[Dense(2)]).calibrate(torch.rand(50, 4)).eval()
+    >>> error_of(ladder, torch.rand(10, 4), torch.zeros(10, dtype=torch.int64)) in range(0, 101, 10)
+    True
+    """
+    outputs = torch.cat([model(chunk) for chunk in rows.split(_chunk_rows(model, (), rows))])
+    return float(_errors(outputs, targets, model.task))
+
+
+def _chunk_rows(model: Model, members: Sequence[int], rows: Tensor) -> int:
+    """Return how many rows of every member are measured at once."""
+    if not model.packable:
+        return MAX_CHUNK_ROWS_MODULE
+    values = prod(members) * max(map(prod, model.shapes))
+    if rows.is_cuda:
+        return max(1, MAX_CHUNK_VALUES_GPU // values)
+    return max(1, min(MAX_CHUNK_ROWS_CPU, MAX_CHUNK_VALUES_CPU // values))
+
+
+def _errors(outputs: Tensor, targets: Tensor, task: str) -> Tensor:
+    if task == "classification":
+        return 100 * (outputs.argmax(-1) != targets).double().mean(-1)
+    return (outputs - targets).double().square().mean((-1, -2)).sqrt()
+
+
+def _learning_rates(recipes: Sequence[Recipe], first: int, updates: int) -> Tensor:
+    """Return the rate of each update, ``(updates,)``, or ``(updates, members)`` if members have different schedules."""
+    schedules = {(recipe.learning_rate, recipe.annealed): recipe for recipe in recipes}
+    rates = {
+        schedule: [recipe.rate(first + update, recipe.epochs * updates) for update in range(updates)]
+        for schedule, recipe in schedules.items()
+    }
+    columns = [rates[recipe.learning_rate, recipe.annealed] for recipe in recipes]
+    return torch.tensor(columns[0] if len(schedules) == 1 else list(zip(*columns, strict=True)), dtype=torch.float64)
+
+
+def _history_lines(
+    recipes: Sequence[Recipe], costs: Tensor, rates: Tensor, epoch: int, seconds: float
+) -> list[dict[str, Any]]:
+    """Return each member's line of history from the costs ``(updates, members, 1 + levels)`` of an epoch."""
+    lines = []
+    for recipe, means, rate in zip(recipes, costs.mean(0), rates[-1].expand(len(recipes)), strict=True):
+        denoising = means[1:]
+        weights = torch.tensor(recipe.cost_per_level()[-len(denoising) :], dtype=torch.float64)  # a Γ-model has one
+        lines.append(
+            {
+                "epoch": epoch,
+                "learning_rate": float(rate),
+                "total": float(means[0] + (weights * denoising).sum()),
+                "supervised": float(means[0]),
+                "denoising": denoising.tolist(),
+                "seconds": seconds,
+            }
+        )
+    return lines
+
+
+def _find_divergence(recipes: Sequence[Recipe], costs: Tensor, epoch: int) -> dict[int, str]:
+    """Say for each member with a cost that is not finite which cost was the first."""
+    found: dict[int, str] = {}
+    for update, member, cost in (~costs.isfinite()).nonzero().tolist():
+        name = "the supervised cost" if cost == 0 else f"the denoising cost of level {cost - 1}"
+        found.setdefault(
+            member,
+            f"Training stopped in epoch {epoch}, update {update + 1}: {name} was not a finite number any more. "
+            f"{_divergence_advice(recipes[member])}",
+        )
+    return found
+
+
+def _find_bad_weights(recipe: Recipe, model: Model) -> str:
+    """Say if the last update, which no cost shows, left weights that are not finite; else return an empty text."""
+    for name, parameter in model.named_parameters():
+        if not bool(parameter.isfinite().all()):
+            return f"After the last update {name} was not finite any more. {_divergence_advice(recipe)}"
+    return ""
+
+
+def _divergence_advice(recipe: Recipe) -> str:
+    costs = f" or smaller costs than {recipe.costs}" if any(recipe.costs) else ""
+    return (
+        "Check that the columns are of about unit scale, then try a learning rate below "
+        f"{recipe.learning_rate:g}{costs}."
+    )
+
+
+def _stack_snapshots(snapshots: Sequence[Snapshot]) -> dict[str, Tensor]:
+    """Return an engine's state ``(members, ...)`` from those of its members."""
+    return {name: torch.stack([each.tensors[name] for each in snapshots]) for name in snapshots[0].tensors}
+
+
+def _free_bytes(device: torch.device) -> int:
+    """Return the memory that a device has left, with what PyTorch has reserved and does not use."""
+    if device.type == "cuda":
+        reserved = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + reserved
+    try:
+        figures = dict(line.split()[:2] for line in Path("/proc/meminfo").read_text().splitlines())
+        return 1024 * int(figures["MemAvailable:"])
+    except (OSError, LookupError):
+        return 8 * 10**9  # a system that does not tell: larger ensembles train in groups
+
+
+def _is_out_of_memory(error: BaseException | None) -> bool:
+    """Return whether an error, or one that it was raised while handling, is a lack of memory."""
+    while error is not None:
+        if isinstance(error, torch.OutOfMemoryError | MemoryError):
+            return True
+        if any(words in str(error) for words in OUT_OF_MEMORY_WORDS):
+            return True
+        error = error.__context__
+    return False
+
+
+def _check_members(recipes: Sequence[Recipe], splits: Sequence[Split]) -> None:
+    """Raise ValueError if the members cannot train as one ensemble."""
+    if not recipes or len(recipes) != len(splits):
+        raise ValueError(f"Got {len(splits)} splits and {len(recipes)} recipes; give one of each for every seed.")
+    if len({(len(split.unlabeled), len(split.validation)) for split in splits}) > 1:
+        raise ValueError("Members of an ensemble need equally many unlabeled and validation rows. Fit them separately.")
+    _require_equal("settings other than " + ", ".join(MEMBER_SETTINGS), (_shared_settings(each) for each in recipes))
+    _require_equal("the levels with a cost", ([cost > 0 for cost in each.cost_per_level()] for each in recipes))
+    _require_equal("being fully labeled", (split.fully_labeled for split in splits))
+    if min(len(split.labeled) for split in splits) == 0:
+        raise ValueError(
+            "A member has no labeled rows, but the supervised cost is a mean over them. Give at least one."
+        )
+    if recipes[0].calibration == "labeled":
+        _require_equal("the number of labels, with calibration='labeled'", (len(split.labeled) for split in splits))
+    rows = min(len(calibration_rows(split, recipes[0].calibration)) for split in splits)
+    if rows < 2:
+        raise ValueError(
+            f"calibration={recipes[0].calibration!r}: the statistics for prediction need at least two rows, and a "
+            f"member has {rows}. Give more of them, or set calibration='all'."
+        )
+
+
+def _shared_settings(recipe: Recipe) -> list[Any]:
+    return [getattr(recipe, each.name) for each in fields(Recipe) if each.name not in MEMBER_SETTINGS]
+
+
+def _require_equal(name: str, values: Iterable[Any]) -> None:
+    first, *others = values
+    if any(other != first for other in others):
+        raise ValueError(f"Members of an ensemble differ in {name}. Fit them separately.")
