@@ -155,7 +155,7 @@ def test_a_regression_is_measured_in_the_unit_of_its_target(run, capsys) -> None
     y = (100 + 20 * x[:, 0] - 10 * x[:, 1]).round(2)
     lines = [f"{a},{b},{price}" for (a, b), price in zip(x, y, strict=True)]
     Path("mine.csv").write_text("\n".join(["a,b,price", *lines, "0.1,0.2,"]))
-    options = "--data mine.csv --target price --task regression --labels 60 --validation 40".split()
+    options = ["--data", "mine.csv", "--target", "price", "--task", "regression", "--labels", "60", "--validation", "40"]
     assert run("train", *options, "--network", "16", "--epochs", "60", "--quiet", *OUTPUT) == 0
     hidden_error, validation_error, _, baseline_error, *_ = map(
         float, re.findall(r"([\d.]+) │", capsys.readouterr().out)

@@ -92,8 +92,7 @@ def test_scale_of_targets_is_that_of_the_splits_labeled_rows():
     model = regressor(n_members=2).fit(DIABETES, PROGRESSION, splits=splits)
     assert model.target_mean_ == PROGRESSION[:30].mean()
     held_out = np.arange(400, 442)
-    members = [ladder for ladder in model.ladders_]
-    for member, ladder in enumerate(members):
+    for member, ladder in enumerate(model.ladders_):
         model.ladders_ = [ladder]
         rmse = np.sqrt(np.mean((model.predict(DIABETES[held_out]) - PROGRESSION[held_out]) ** 2))
         last = [line for line in model.history_ if line["member"] == member][-1]
@@ -124,7 +123,7 @@ def test_one_target_suffices_unless_it_calibrates():
     y = np.where(np.arange(150) == 60, 1.0, np.nan)
     model = regressor().fit(IRIS, y)
     assert np.abs(model.predict(IRIS)).max() < 100
-    with pytest.raises(ValueError, match="calibration='labeled'.* 1 "):
+    with pytest.raises(ValueError, match="calibration='labeled'.* has 1"):
         model.set_params(calibration="labeled").fit(IRIS, y)
 
 

@@ -191,7 +191,7 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
             return slice(None), weights  # without a copy of the rows
         return indices, None if weights is None else weights[indices]
 
-    def _fit(
+    def _prepare_fit(
         self,
         recipe: Recipe,
         rows: Array,
@@ -199,8 +199,8 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         weights: Array | None,
         splits: Sequence[Split] | None,
         classes: Array | None = None,
-    ) -> None:
-        """Fit the preprocessing, train the members and set the fitted attributes."""
+    ) -> tuple[Recipe, Build, FitArguments]:
+        """Fit the preprocessing; return the complete recipe, the builder of members and the arguments of `Trainer.fit`."""
         earlier: list[Model] | None = getattr(self, "ladders_", None) if self.warm_start else None
         names = getattr(self, "feature_names_in_", None)
         rows = self._fit_preparation(rows, recipe, warm=earlier is not None)
@@ -218,48 +218,48 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         recipe = self._with_defaults(recipe, rows if len(trained) == len(rows) else rows[trained])
         if earlier is not None:
             self._check_warm_start(recipe, rows.shape[1:], dataset.n_outputs)
-
-        build = partial(build_gamma, self.network, rows[:2]) if self._is_module else Recipe.build
+        build: Build = partial(build_gamma, self.network, rows[:2]) if self._is_module else Recipe.build
         if weights is not None:
             weights = (weights / weights[labeled].max()).clip(TINY, 1)  # none is zero in single precision
             dataset = replace(dataset, weights=(weights / weights[labeled].mean()).astype(np.float32))
             if classes is not None:
                 build = partial(build_with_class_odds, build, dataset)
-        with progress_bar(shown=self.verbose) as callback:
-            callbacks = () if callback is None else (callback,)
-            trainer = Trainer(recipe, device=self.device, callbacks=callbacks, build=build)
-            result = trainer.fit(dataset, splits, seeds, earlier)
-        self._set_result(result, recipe, seeds, earlier)
+        return recipe, build, (dataset, splits, seeds, earlier)
 
     def _set_result(
-        self, result: TrainingResult, recipe: Recipe, seeds: list[int], earlier: list[Model] | None
+        self,
+        result: TrainingResult,
+        recipe: Recipe,
+        dataset: Dataset,  # noqa: ARG002
+        splits: Sequence[Split],  # noqa: ARG002
+        seeds: list[int],
+        earlier: list[Model] | None,
     ) -> None:
         """Set the fitted attributes, and warn about members that diverged and about an interruption."""
         members, histories, before = result.members, result.histories, []
-        if earlier is None:
-            seeds = result.seeds
-        else:
+        if earlier is not None:
             if result.failed:
                 raise TrainingDivergedError(result.failed)
             # Members that an interruption kept from training stay as they were.
-            trained = dict(zip(result.seeds, zip(members, histories, strict=True), strict=True))
-            pairs = [trained.get(seed, (member, [])) for seed, member in zip(seeds, earlier, strict=True)]
-            members, histories, before = [pair[0] for pair in pairs], [pair[1] for pair in pairs], self.history_
+            members, histories, before = list(earlier), [[] for _ in earlier], self.history_
+            for index, member, lines in zip(result.indices, result.members, result.histories, strict=True):
+                members[index], histories[index] = member, lines
         if result.failed:
-            reason = next(iter(result.failed.values()))
-            lost = len(result.failed)
+            failed = ", ".join(str(seeds[index]) for index in result.failed)
             warnings.warn(
-                f"{lost} of {self.n_members} members diverged and are left out. The first: {reason}",
+                f"{len(result.failed)} of {self.n_members} members diverged (seed {failed}) and are left out. The "
+                f"first: {next(iter(result.failed.values()))}",
                 UserWarning,
-                stacklevel=4,
+                stacklevel=3,
             )
         if result.interrupted:
-            warnings.warn(_interruption(histories, recipe.epochs, self.n_members), UserWarning, stacklevel=4)
+            warnings.warn(_interruption(histories, recipe.epochs, self.n_members), UserWarning, stacklevel=3)
         epochs = _epochs_per_member(before)
         history = list(before)
         for member, lines in enumerate(histories):
             history += [{"member": member, **line, "epoch": epochs[member] + line["epoch"]} for line in lines]
-        self._set_fitted(recipe, members, seeds, history, interrupted=result.interrupted)
+        kept = result.seeds if earlier is None else seeds
+        self._set_fitted(recipe, members, kept, history, interrupted=result.interrupted)
 
     def _fit_preparation(self, rows: Array, recipe: Recipe, *, warm: bool) -> Array:
         """Set `preparation_` and `input_range_`, and return the rows as the members take them."""

@@ -190,7 +190,7 @@ class LadderRegressor(RegressorMixin, LadderEstimator):  # type: ignore[misc]
             if unlabeled.all():
                 raise ValueError(f"None of the {len(rows)} rows has a target (all are NaN). Give at least one.")
             selected, weights = self._select_rows(rows, values, sample_weight, splits)
-            learned = values[selected] if splits is None else values[np.concatenate([each.labeled for each in splits])]
+            learned = values[selected] if splits is None else values[_labeled_by_any(splits)]
             learned = learned[~np.isnan(learned)]
             if not len(learned):
                 raise ValueError("Every row with a target has weight zero. Give at least one a positive weight.")
@@ -262,3 +262,7 @@ class LadderRegressor(RegressorMixin, LadderEstimator):  # type: ignore[misc]
             raise ValueError(f"None of the {len(values)} rows has a target, so that there is nothing to score.")
         weights = None if sample_weight is None else check_sample_weight(sample_weight, len(values))[labeled]
         return float(r2_score(values[labeled], predicted[labeled], sample_weight=weights))
+
+
+def _labeled_by_any(splits: Sequence[Split]) -> Array:
+    return np.unique(np.concatenate([split.labeled for split in splits]))

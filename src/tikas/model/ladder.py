@@ -706,7 +706,7 @@ def _check_settings(
         weights = [*[1000.0, 10.0][: levels - 1], *[0.1] * max(1, levels - 2)]
     else:
         weights = as_floats("costs", costs)
-        if not isinstance(costs, Iterable):
+        if len(weights) == 1:
             weights = [0.0] * (levels - 1) + weights
     for name, values in (("noise", noises), ("costs", weights)):
         if len(values) != levels:

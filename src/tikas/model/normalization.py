@@ -262,19 +262,19 @@ def frozen_running_statistics(network: nn.Module) -> Iterator[None]:
     lazy = [layer for layer in layers if isinstance(layer.running_mean, UninitializedBuffer)]
     layers = [layer for layer in layers if layer not in lazy]
     batch_norms = [layer for layer in layers if not isinstance(layer, _InstanceNorm)]
-    # Without tracking, instance normalization would ignore its statistics in eval mode. A momentum of 0 keeps them.
-    momenta = [(layer, layer.momentum) for layer in layers if isinstance(layer, _InstanceNorm)]
+    # Without tracking, instance normalization would ignore its statistics in eval mode: in training mode they are
+    # restored. (A momentum of 0 would change their last digits.)
+    moved = [layer for layer in layers if isinstance(layer, _InstanceNorm) and layer.training]
+    saved = [(buffer, buffer.clone()) for layer in moved for buffer in layer.buffers()]
     for layer in batch_norms:
         layer.track_running_stats = False
-    for layer, _ in momenta:
-        layer.momentum = 0.0
     try:
         yield
     finally:
         for layer in batch_norms:
             layer.track_running_stats = True
-        for layer, momentum in momenta:
-            layer.momentum = momentum
+        for buffer, value in saved:
+            buffer.copy_(value)
         for layer in lazy:
             if not isinstance(layer.running_mean, UninitializedBuffer):
                 layer.reset_running_stats()

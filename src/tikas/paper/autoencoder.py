@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from tikas.data.batches import generator
-from tikas.model.layers import DenseRung, per_unit, product, reset_dense_weight
 from tikas.model.ladder import Costs, Ladder, Stream, squared_distance
+from tikas.model.layers import DenseRung, per_unit, product, reset_dense_weight
 from tikas.model.specs import Dense, RungSpec
 from tikas.training.recipe import Recipe
 

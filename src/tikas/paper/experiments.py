@@ -7,8 +7,8 @@ the ladders at 100 labels, 4 on CIFAR-10, and 1 for the convolutional references
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from statistics import mean, stdev
 from typing import Any, Literal, NamedTuple, Self
@@ -16,9 +16,6 @@ from typing import Any, Literal, NamedTuple, Self
 from tikas.training.recipe import Recipe
 
 Labels = int | Literal["all"]
-
-MEMBER_SETTINGS = ("noise", "costs", "learning_rate", "annealed")
-"""Settings of a recipe in which the members of one ensemble may differ."""
 
 
 class Summary(NamedTuple):
@@ -110,26 +107,18 @@ class Experiment:
 
     @property
     def program(self) -> Hashable:
-        """Experiments with equal programs can train as one ensemble."""
-        shared = [getattr(self.recipe, each.name) for each in fields(Recipe) if each.name not in MEMBER_SETTINGS]
-        denoised = tuple(cost > 0 for cost in self.recipe.cost_per_level())
+        """Experiments with equal programs can train as one ensemble: in all else, its members may differ."""
+        denoised = [float(cost > 0) for cost in self.recipe.cost_per_level()]
+        shared = replace(self.recipe, costs=denoised, noise=0, learning_rate=1, annealed=0)
         labels = self.labels if self.recipe.calibration == "labeled" else self.labels == "all"
-        return self.data, labels, self.validation, self.attached, denoised, *shared
+        return self.data, labels, self.validation, self.attached, shared
 
 
 class Row(NamedTuple):
-    """A row of measured experiments, from left to right."""
+    """A row of a table, with a cell for each column: an experiment, a figure quoted as printed, or nothing ("")."""
 
     title: str
-    experiments: Sequence[Experiment]
-
-
-class Quotation(NamedTuple):
-    """A row that the paper quotes from others: figures as printed, one per column ("" for none), not measured here."""
-
-    title: str
-    source: str
-    figures: Sequence[str]
+    cells: Sequence[Experiment | str]
 
 
 class Table(NamedTuple):
@@ -138,14 +127,17 @@ class Table(NamedTuple):
     name: str
     title: str
     columns: Sequence[str]
-    rows: Sequence[Row | Quotation]
+    rows: Sequence[Row]
 
     @property
-    def experiments(self) -> Iterator[Experiment]:
+    def measured_rows(self) -> list[Row]:
+        """The rows with experiments."""
+        return [row for row in self.rows if any(isinstance(cell, Experiment) for cell in row.cells)]
+
+    @property
+    def experiments(self) -> list[Experiment]:
         """All experiments, row by row."""
-        for row in self.rows:
-            if isinstance(row, Row):
-                yield from row.experiments
+        return [cell for row in self.rows for cell in row.cells if isinstance(cell, Experiment)]
 
 
 def select(experiments: Iterable[Experiment], names: Iterable[str]) -> list[Experiment]:
@@ -171,12 +163,16 @@ def select(experiments: Iterable[Experiment], names: Iterable[str]) -> list[Expe
     return [each for each in experiments if any(f"{each.name}/".startswith(f"{name}/") for name in names)]
 
 
-def _experiment(name: str, recipe: Recipe, published: str = "", runs: int = 10, **settings: Any) -> Experiment:
+def _cell(name: str, recipe: Recipe, published: str = "", runs: int = 10, **settings: Any) -> Experiment:
     """Build an experiment whose name ends in its number of labels, with as many seeds as the paper had runs."""
     column = name.rpartition("/")[2]
     labels: Labels = "all" if column == "all" else int(column)
     figure = Summary.parse(published, runs) if published else None
     return Experiment(name, labels, recipe, figure, **{"seeds": runs, **settings})
+
+
+def _row(title: str, *cells: Experiment | str) -> Row:
+    return Row(title, cells)
 
 
 BASELINE = Recipe(costs=(0,), noise=(0.3, 0.5))
@@ -185,7 +181,6 @@ FULL_1000 = Recipe(costs=(2000, 20, 0.1))
 FC = Recipe(network=("conv_fc",))
 SMALL = Recipe(network=("conv_small",))
 SMALL_BASELINE = replace(SMALL, costs=(0,), noise=(0.3, 0.45), epochs=20, annealed=0.5)
-SMALL_GAMMA = replace(SMALL, costs=(1,))
 SMALL_INPUT = replace(SMALL, costs=(2,), noise=(0.45, 0.3), learning_rate=0.005)
 LARGE = Recipe(preprocess="whiten", network=("conv_large",), activation="leaky_relu")
 LARGE_BASELINE = replace(LARGE, costs=(0,), epochs=20, annealed=0.5)
@@ -197,46 +192,38 @@ TABLE_1 = Table(
     "Table 1: permutation-invariant MNIST, 784-1000-500-250-250-250-10",
     ("100", "1000", "all"),
     (
-        Quotation("Semi-sup. Embedding", "Weston et al. 2012", ("16.86", "5.73", "1.5")),
-        Quotation("Transductive SVM (with all labels: SVM)", "from Weston et al. 2012", ("16.81", "5.38", "1.40")),
-        Quotation("MTC", "Rifai et al. 2011", ("12.03", "3.64", "0.81")),
-        Quotation("Pseudo-label", "Lee 2013", ("10.49", "3.46", "")),
-        Quotation("AtlasRBF", "Pitelis et al. 2014", ("8.10 ± 0.95", "3.68 ± 0.12", "1.31")),
-        Quotation("DGN", "Kingma et al. 2014", ("3.33 ± 0.14", "2.40 ± 0.02", "0.96")),
-        Quotation("DBM, Dropout", "Srivastava et al. 2014", ("", "", "0.79")),
-        Quotation("Adversarial", "Goodfellow et al. 2015", ("", "", "0.78")),
-        Quotation("Virtual Adversarial", "Miyato et al. 2015", ("2.12", "1.32", "0.64 ± 0.03")),
-        Row(
+        _row("*Semi-sup. Embedding* (quoted: Weston et al. 2012)", "16.86", "5.73", "1.5"),
+        _row("*Transductive SVM (with all labels: SVM)* (quoted: from Weston et al. 2012)", "16.81", "5.38", "1.40"),
+        _row("*MTC* (quoted: Rifai et al. 2011)", "12.03", "3.64", "0.81"),
+        _row("*Pseudo-label* (quoted: Lee 2013)", "10.49", "3.46", ""),
+        _row("*AtlasRBF* (quoted: Pitelis et al. 2014)", "8.10 ± 0.95", "3.68 ± 0.12", "1.31"),
+        _row("*DGN* (quoted: Kingma et al. 2014)", "3.33 ± 0.14", "2.40 ± 0.02", "0.96"),
+        _row("*DBM, Dropout* (quoted: Srivastava et al. 2014)", "", "", "0.79"),
+        _row("*Adversarial* (quoted: Goodfellow et al. 2015)", "", "", "0.78"),
+        _row("*Virtual Adversarial* (quoted: Miyato et al. 2015)", "2.12", "1.32", "0.64 ± 0.03"),
+        _row(
             "Baseline: MLP, BN, Gaussian noise",
-            (
-                _experiment("table1/baseline/100", BASELINE, "21.74 ± 1.77"),
-                _experiment("table1/baseline/1000", BASELINE, "5.70 ± 0.20"),
-                _experiment("table1/baseline/all", BASELINE, "0.80 ± 0.03"),
-            ),
+            _cell("table1/baseline/100", BASELINE, "21.74 ± 1.77"),
+            _cell("table1/baseline/1000", BASELINE, "5.70 ± 0.20"),
+            _cell("table1/baseline/all", BASELINE, "0.80 ± 0.03"),
         ),
-        Row(
+        _row(
             "Γ-model (Ladder with only top-level cost)",
-            (
-                _experiment("table1/gamma/100", Recipe(costs=(0.5,)), "3.06 ± 1.44"),
-                _experiment("table1/gamma/1000", Recipe(costs=(10,)), "1.53 ± 0.10"),
-                _experiment("table1/gamma/all", Recipe(costs=(2,)), "0.78 ± 0.03"),
-            ),
+            _cell("table1/gamma/100", Recipe(costs=(0.5,)), "3.06 ± 1.44"),
+            _cell("table1/gamma/1000", Recipe(costs=(10,)), "1.53 ± 0.10"),
+            _cell("table1/gamma/all", Recipe(costs=(2,)), "0.78 ± 0.03"),
         ),
-        Row(
+        _row(
             "Ladder, only bottom-level cost",
-            (
-                _experiment("table1/bottom/100", Recipe(costs=(5000, 0)), "1.09 ± 0.32", runs=40),
-                _experiment("table1/bottom/1000", Recipe(costs=(2000, 0)), "0.90 ± 0.05"),
-                _experiment("table1/bottom/all", Recipe(costs=(2000, 0)), "0.59 ± 0.03"),
-            ),
+            _cell("table1/bottom/100", Recipe(costs=(5000, 0)), "1.09 ± 0.32", runs=40),
+            _cell("table1/bottom/1000", Recipe(costs=(2000, 0)), "0.90 ± 0.05"),
+            _cell("table1/bottom/all", Recipe(costs=(2000, 0)), "0.59 ± 0.03"),
         ),
-        Row(
+        _row(
             "Ladder, full",
-            (
-                _experiment("table1/full/100", FULL, "1.06 ± 0.37", runs=40),
-                _experiment("table1/full/1000", replace(FULL_1000, noise=(0.3, 0.2)), "0.84 ± 0.08"),
-                _experiment("table1/full/all", Recipe(costs=(1000, 1, 0.01)), "0.57 ± 0.02", seeds=40),
-            ),
+            _cell("table1/full/100", FULL, "1.06 ± 0.37", runs=40),
+            _cell("table1/full/1000", replace(FULL_1000, noise=(0.3, 0.2)), "0.84 ± 0.08"),
+            _cell("table1/full/all", Recipe(costs=(1000, 1, 0.01)), "0.57 ± 0.02", seeds=40),
         ),
     ),
 )
@@ -246,10 +233,10 @@ TEXT = Table(
     "In the text: 50 labels of permutation-invariant MNIST",
     ("50",),
     (
-        Row("Ladder, full", [_experiment("text/full/50", FULL_1000, "1.62 ± 0.65", seeds=40)]),
-        Row(
+        _row("Ladder, full", _cell("text/full/50", FULL_1000, "1.62 ± 0.65", seeds=40)),
+        _row(
             "Ladder, full, costs chosen here",
-            [_experiment("text/full-chosen/50", Recipe(costs=(5000, 50, 0.1)), seeds=40, against="text/full/50")],
+            _cell("text/full-chosen/50", Recipe(costs=(5000, 50, 0.1)), seeds=40, against="text/full/50"),
         ),
     ),
 )
@@ -257,7 +244,7 @@ TEXT = Table(
 
 def _small(title: str, name: str, recipe: Recipe) -> Row:
     """Build a row of Table 2 that the paper does not have, compared with the paper's Γ-model."""
-    return Row(title, [_experiment(f"table2/{name}/100", recipe, against="table2/small-gamma/100")])
+    return _row(title, _cell(f"table2/{name}/100", recipe, against="table2/small-gamma/100"), "")
 
 
 TABLE_2 = Table(
@@ -265,17 +252,15 @@ TABLE_2 = Table(
     "Table 2: convolutional networks on MNIST",
     ("100", "all"),
     (
-        Quotation("EmbedCNN", "Weston et al. 2012", ("7.75", "")),
-        Quotation("SWWAE", "Zhao et al. 2015", ("9.17", "0.71")),
-        Row(
+        _row("*EmbedCNN* (quoted: Weston et al. 2012)", "7.75", ""),
+        _row("*SWWAE* (quoted: Zhao et al. 2015)", "9.17", "0.71"),
+        _row(
             "Baseline: Conv-Small, supervised only",
-            (
-                _experiment("table2/small-baseline/100", SMALL_BASELINE, "6.43 ± 0.84"),
-                _experiment("table2/small-baseline/all", SMALL_BASELINE, "0.36", runs=1),
-            ),
+            _cell("table2/small-baseline/100", SMALL_BASELINE, "6.43 ± 0.84"),
+            _cell("table2/small-baseline/all", SMALL_BASELINE, "0.36", runs=1),
         ),
-        Row("Conv-FC", [_experiment("table2/fc/100", FC, "0.99 ± 0.15")]),
-        Row("Conv-Small, Γ-model", [_experiment("table2/small-gamma/100", SMALL_GAMMA, "0.89 ± 0.50")]),
+        _row("Conv-FC", _cell("table2/fc/100", FC, "0.99 ± 0.15"), ""),
+        _row("Conv-Small, Γ-model", _cell("table2/small-gamma/100", replace(SMALL, costs=(1,)), "0.89 ± 0.50"), ""),
         _small("Conv-Small, Γ-model, cost chosen here", "small-gamma-chosen", replace(SMALL, costs=(0.2,))),
         _small(
             "Conv-Small, Γ-model, cost and epochs chosen here",
@@ -297,20 +282,17 @@ TABLE_3 = Table(
     "Table 3: convolutional networks on CIFAR-10, without augmentation",
     ("4000", "all"),
     (
-        Quotation("All-Convolutional ConvPool-CNN-C", "Springenberg et al. 2014", ("", "9.31")),
-        Quotation("Spike-and-Slab Sparse Coding", "Goodfellow et al. 2012", ("31.9", "")),
-        Row(
+        _row("*All-Convolutional ConvPool-CNN-C* (quoted: Springenberg et al. 2014)", "", "9.31"),
+        _row("*Spike-and-Slab Sparse Coding* (quoted: Goodfellow et al. 2012)", "31.9", ""),
+        _row(
             "Baseline: Conv-Large, supervised only",
-            (
-                _experiment("table3/large-baseline/4000", LARGE_BASELINE, "23.33 ± 0.61", runs=4, data="cifar10"),
-                _experiment(
-                    "table3/large-baseline/all", replace(LARGE_GAMMA, costs=(0,)), "9.27", runs=1, data="cifar10"
-                ),
-            ),
+            _cell("table3/large-baseline/4000", LARGE_BASELINE, "23.33 ± 0.61", runs=4, data="cifar10"),
+            _cell("table3/large-baseline/all", replace(LARGE_GAMMA, costs=(0,)), "9.27", runs=1, data="cifar10"),
         ),
-        Row(
+        _row(
             "Conv-Large, Γ-model",
-            [_experiment("table3/large-gamma/4000", LARGE_GAMMA, "20.40 ± 0.47", runs=4, data="cifar10")],
+            _cell("table3/large-gamma/4000", LARGE_GAMMA, "20.40 ± 0.47", runs=4, data="cifar10"),
+            "",
         ),
     ),
 )
@@ -320,12 +302,10 @@ TABLE_4 = Table(
     "Table 4: denoising functions, permutation-invariant MNIST, noise 0.3",
     ("100", "1000"),
     [
-        Row(
+        _row(
             title,
-            (
-                _experiment(f"table4/{name}/100", replace(FULL, denoiser=denoiser), at_100),
-                _experiment(f"table4/{name}/1000", replace(FULL_1000, denoiser=denoiser), at_1000),
-            ),
+            _cell(f"table4/{name}/100", replace(FULL, denoiser=denoiser), at_100),
+            _cell(f"table4/{name}/1000", replace(FULL_1000, denoiser=denoiser), at_1000),
         )
         for title, name, denoiser, at_100, at_1000 in (
             ("Proposed g: Gaussian z", "g", "gaussian", "1.06 ± 0.07", "1.03 ± 0.06"),
@@ -337,33 +317,25 @@ TABLE_4 = Table(
     ],
 )
 
+
+def _attached(rung: int, labels: int) -> Experiment:
+    settings = {"attached": rung, "against": f"table1/baseline/{labels}"}
+    return _cell(f"appendix/rung{rung}/{labels}", AUTOENCODER, runs=3, **settings)
+
+
 APPENDIX = Table(
     "appendix",
     "Appendix: an autoencoder, its decoder attached to one hidden rung",
     ("100", "1000"),
     [
-        Row(
-            f"Decoder on rung {rung} ({units} units)",
-            [
-                _experiment(
-                    f"appendix/rung{rung}/{labels}",
-                    AUTOENCODER,
-                    runs=3,
-                    attached=rung,
-                    against=f"table1/baseline/{labels}",
-                )
-                for labels in (100, 1000)
-            ],
-        )
+        _row(f"Decoder on rung {rung} ({units} units)", _attached(rung, 100), _attached(rung, 1000))
         for rung, units in enumerate((1000, 500, 250, 250, 250), 1)
     ],
 )
 
 TABLES = (TABLE_1, TEXT, TABLE_2, TABLE_3, TABLE_4, APPENDIX)
 
-CURVE = tuple(
-    Experiment(f"curve/{epochs}", 100, replace(FULL, epochs=epochs)) for epochs in (5, 10, 20, 50, 150)
-)
-"""Not in the paper: the full ladder at 100 labels, by its number of epochs. The last shares its records with Table 1."""
+CURVE = tuple(Experiment(f"curve/{epochs}", 100, replace(FULL, epochs=epochs)) for epochs in (5, 10, 20, 50, 150))
+"""Not in the paper: the full ladder at 100 labels, by its number of epochs. The last shares the records of Table 1."""
 
 EXPERIMENTS = (*(experiment for table in TABLES for experiment in table.experiments), *CURVE)

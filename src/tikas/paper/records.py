@@ -9,7 +9,7 @@ import re
 import subprocess
 import warnings
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean
@@ -243,19 +243,11 @@ class Records:
             sizes={record.get("members", 1) for record in same},
         )
 
-    def methods(self) -> list[Record]:
-        """Return the first record of each other method that was compared, with its data set and number of labels."""
-        first = [next(iter(members.values())) for members in self._members.values()]
-        return [record for record in first if "method" in record]
-
 
 def record_key(record: Record) -> Hashable:
     """Return what a record is found by: `Experiment.key`, or the same with another method in place of the recipe."""
-    measured: Hashable
-    if "method" in record:
-        measured = record["method"]["name"], json.dumps(record["method"]["settings"], sort_keys=True)
-    else:
-        measured = Recipe.from_json(json.dumps(record["recipe"]))
+    recipe = Recipe.from_json(json.dumps(record["recipe"])) if "recipe" in record else None
+    measured = recipe or json.dumps(record["method"], sort_keys=True)
     return record["data"], record["labels"], record.get("validation", 0), measured, record.get("attached")
 
 

@@ -17,8 +17,8 @@ from math import sqrt
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from tikas.paper.experiments import CURVE, EXPERIMENTS, TABLE_1, TABLE_4, TABLES, Experiment, Row, Summary, Table, select
-from tikas.paper.records import Measurement, Records, record_key
+from tikas.paper.experiments import CURVE, EXPERIMENTS, TABLE_4, TABLES, Experiment, Row, Summary, Table, select
+from tikas.paper.records import Measurement, Records
 from tikas.report.plots import Errors, Timing, plot_error_against_seconds, plot_errors
 
 Verdict = Literal["better", "compatible", "worse", "untested"]
@@ -33,16 +33,9 @@ tie, count as this one."""
 MISSING = "missing"
 
 SUMMARIES = {
-    "mnist": ("text", "table1/full", "table1/bottom", "table1/gamma", "table1/baseline"),
-    "convolutions": (
-        "table2/fc",
-        "table2/small-gamma",
-        "table2/small-gamma-input-long",
-        "table2/small-full",
-        "table2/small-baseline",
-        "table3/large-gamma",
-        "table3/large-baseline",
-    ),
+    "mnist": "text table1/full table1/bottom table1/gamma table1/baseline",
+    "convolutions": "table2/fc table2/small-gamma table2/small-gamma-input-long table2/small-full table2/small-baseline "
+    "table3/large-gamma table3/large-baseline",
 }
 """Short tables for the README: rows of the paper's tables, by the name of the short table."""
 
@@ -111,13 +104,13 @@ def compare(experiment: Experiment, records: Records) -> Comparison:
 
 def all_tables(records: Records) -> dict[str, str]:
     """Return every table by the name in its marker."""
-    tables = {"verdicts": _verdict_table(records), "curve": _curve_table(records), "methods": _method_table(records)}
+    tables = {"verdicts": _verdict_table(records), "curve": _curve_table(records)}
     tables["table4-order"] = _order_table(records)
     for table in TABLES:
         tables[table.name] = _paper_table(table, records)
         tables[f"{table.name}-details"] = _detail_table(table.experiments, records)
     for name, rows in SUMMARIES.items():
-        tables[name] = _summary_table([each for row in rows for each in select(EXPERIMENTS, [row])], records)
+        tables[name] = _summary_table([each for row in rows.split() for each in select(EXPERIMENTS, [row])], records)
     return tables
 
 
@@ -138,8 +131,6 @@ def _paper_table(table: Table, records: Records) -> str:
         else:
             quoted = (f"*{figure}*" if figure else "" for figure in row.figures)
             rows.append([f"*{row.title}* (quoted: {row.source})", *quoted])
-    if table is TABLE_1:
-        rows += _method_rows(table.columns, records)
     return markdown_table(["", *table.columns], rows)
 
 
@@ -153,17 +144,6 @@ def _reference(experiment: Experiment) -> str:
     return experiment.published.text() if experiment.published else f"against `{experiment.against}`"
 
 
-def _method_rows(columns: Sequence[str], records: Records) -> list[list[str]]:
-    """Return other methods as rows of Table 1: measured on the same splits, without a figure in the paper."""
-    rows: dict[str, dict[str, str]] = {}
-    for record in records.methods():
-        measurement = records.measurement(record_key(record))
-        shown = record["method"]["settings"].get("rows")
-        title = f"scikit-learn: {record['method']['title']}{f', {shown} rows shown' if shown else ''}"
-        rows.setdefault(title, {})[str(record["labels"])] = f"**{measurement.summary.text()}**" if measurement else ""
-    return [[title, *(cells.get(column, "") for column in columns)] for title, cells in rows.items()]
-
-
 def _detail_table(experiments: Iterable[Experiment], records: Records) -> str:
     rows = []
     for experiment in experiments:
@@ -171,7 +151,7 @@ def _detail_table(experiments: Iterable[Experiment], records: Records) -> str:
         tested = ["" if p is None else "< 0.001" if p < 0.001 else f"{p:.3f}", verdict or ""]
         labeled = measurement.labeled.text(3) if measurement and measurement.labeled else ""
         measured = figures(measurement, experiment.seeds)
-        row = [f"`{experiment.name}`", _reference(experiment), *measured, *tested, labeled, *_circumstances(measurement)]
+        row = [f"`{experiment.name}`", _reference(experiment), *measured, *tested, labeled, *circumstances(measurement)]
         rows.append(row)
     header = ["experiment", "paper", "measured", "95 % interval", "seeds", "p", "verdict"]
     return markdown_table([*header, "labeled rows' statistics", "seconds", "hardware"], rows)
@@ -188,7 +168,7 @@ def figures(measurement: Measurement | None, seeds: int) -> list[str]:
     return [measurement.summary.text(3), f"{limits[0]:.3f} to {limits[1]:.3f}" if limits else "", count]
 
 
-def _circumstances(measurement: Measurement | None) -> list[str]:
+def circumstances(measurement: Measurement | None) -> list[str]:
     """Return the texts of the seconds per member and of the hardware."""
     if measurement is None:
         return ["", ""]
@@ -238,7 +218,7 @@ def _curve_table(records: Records) -> str:
     rows = []
     for experiment in CURVE:
         measurement = records.measurement(experiment.key)
-        seconds, hardware = _circumstances(measurement)
+        seconds, hardware = circumstances(measurement)
         steady = _seconds(_steady_seconds(experiment, measurement)) if measurement else ""
         sizes = ", ".join(map(str, sorted(measurement.sizes))) if measurement else ""
         measured = figures(measurement, experiment.seeds)
@@ -252,20 +232,13 @@ def _steady_seconds(experiment: Experiment, measurement: Measurement) -> float |
     return None if per_epoch is None else per_epoch * experiment.recipe.epochs
 
 
-def _method_table(records: Records) -> str:
-    rows = []
-    for record in records.methods():
-        measurement, settings = records.measurement(record_key(record)), record["method"]["settings"]
-        name = f"`{record['experiment']}`"
-        shown = ", ".join(f"{setting}={value}" for setting, value in settings.items())
-        rows.append([name, shown, *figures(measurement, 10), *_circumstances(measurement)])
-    header = ["", "differs from scikit-learn's defaults", "measured", "95 % interval", "seeds", "seconds", "hardware"]
-    return markdown_table(header, rows, text_columns=2)
-
-
 def _summary_table(experiments: Iterable[Experiment], records: Records) -> str:
     titles = {
-        each.name: row.title for table in TABLES for row in table.rows if isinstance(row, Row) for each in row.experiments
+        each.name: row.title
+        for table in TABLES
+        for row in table.rows
+        if isinstance(row, Row)
+        for each in row.experiments
     }
     rows = []
     for experiment in experiments:
@@ -330,7 +303,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Fill the tables of ``results/README.md`` and of other pages, and draw the figures."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--results", type=Path, default=Path("results"), help="the folder with the records")
-    parser.add_argument("--page", type=Path, action="append", default=[], help="another Markdown file with marked tables")
+    parser.add_argument(
+        "--page", type=Path, action="append", default=[], help="another Markdown file with marked tables"
+    )
     options = parser.parse_args(arguments)
     records = Records.read(options.results)
     fill_pages([options.results / "README.md", *options.page], all_tables(records))

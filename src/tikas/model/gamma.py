@@ -1,0 +1,516 @@
+"""The Γ-model around any network that returns class scores: the scores of noisy passes learn to be denoised."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from numbers import Integral
+from typing import ClassVar, Self, cast
+
+import torch
+from torch import Tensor, nn
+
+from tikas.model.layers import NormalizedRung, Rung
+from tikas.model.ladder import (
+    Costs,
+    Ladder,
+    as_floats,
+    check_calibration_rows,
+    check_enough_rows,
+    check_not_one_row,
+    check_targets,
+    check_tensor,
+    squared_distance,
+    supervised_cost,
+)
+from tikas.model.normalization import (
+    Moments,
+    calibrate_running_statistics,
+    eval_mode,
+    frozen_running_statistics,
+    normalize,
+    rows_like,
+)
+from tikas.model.specs import Dense, Task
+
+CHUNK = 1024
+"""Rows that are calibrated at a time."""
+
+NORMALIZATIONS = (
+    *(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm),
+    *(nn.LazyBatchNorm1d, nn.LazyBatchNorm2d, nn.LazyBatchNorm3d),
+    *(nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d),
+    *(nn.LazyInstanceNorm1d, nn.LazyInstanceNorm2d, nn.LazyInstanceNorm3d),
+    *(nn.GroupNorm, nn.LayerNorm, nn.RMSNorm),
+)
+"""Layers after which noise is added."""
+
+NoiseSource = Callable[[Tensor], Tensor]
+"""Returns standard-normal noise for the values of a place. A pass calls it for one place after another."""
+
+
+def gamma(
+    network: nn.Module,
+    n_classes: int,
+    noise: float | Sequence[float] = 0.3,
+    cost: float = 1.0,
+    *,
+    example: Tensor | None = None,
+) -> Gamma:
+    """Return the Γ-model around a network: a denoising cost on the class scores of an existing network.
+
+    Parameters
+    ----------
+    network : torch.nn.Module
+        Any module that computes class scores ``(rows, n_classes)`` of a batch of rows. It is trained itself, not a
+        copy of it.
+    n_classes : int
+        Number of classes.
+    noise : float or sequence of float, default=0.3
+        Deviation of the noise: one for all places, or two, the input's and that of all other places.
+    cost : float, default=1.0
+        λ, the weight of the denoising cost; 0 is the supervised network with noise.
+    example : Tensor, optional
+        A few rows to try the network on, so that errors in shapes show at once and `Gamma.shapes` is known.
+
+    Returns
+    -------
+    Gamma
+
+    Raises
+    ------
+    ValueError
+        If the network does not return `n_classes` scores for each row. This shows here if an `example` is given,
+        otherwise in the first call.
+    TypeError
+        If the network is or contains a `Ladder` or another Γ-model, which have costs of their own.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from torch import nn
+    >>> from tikas import gamma
+    >>> network = nn.Sequential(nn.Linear(64, 32), nn.LayerNorm(32), nn.ReLU(), nn.Linear(32, 10))
+    >>> model = gamma(network, n_classes=10, noise=0.3, cost=1.0)
+    >>> unlabeled, labeled, targets = torch.rand(100, 64), torch.rand(20, 64), torch.arange(20) % 10
+    >>> model.costs(unlabeled, labeled, targets).total.backward()
+    >>> model.calibrate(unlabeled).eval()(labeled).shape
+    torch.Size([20, 10])
+    """
+    return Gamma(network, n_classes, noise, cost, example=example)
+
+
+class Gamma(nn.Module):
+    """The Γ-model around a network f; `gamma` returns it. It is called like a `Ladder`.
+
+        z = N(f(x));  z̃ = N(f̃(x + n)) + n;  h̃ = γ·(z̃ + β)                  f̃: f with noise in its normalization layers
+        ẑ = g(z̃, N(softmax(h̃)))
+        C = -log P(ỹ = t | x) + λ ‖z - (ẑ - μ)/σ‖² / (N m)                  μ and σ of the clean batch of scores
+
+    Parameters
+    ----------
+    network, n_classes, noise, cost, example
+        As for `gamma`.
+
+    Attributes
+    ----------
+    network : torch.nn.Module
+        The network. The names of its weights have ``network.`` in front.
+    rungs : sequence of Rung
+        One rung, of the scores: statistics, β, γ and the denoiser.
+
+    Notes
+    -----
+    Noise is added to the input (unless that is integers, such as tokens), to the output of every layer of batch, layer,
+    group, instance or RMS normalization before its own scale and bias, and to the normalized scores.
+
+    Labeled and unlabeled rows, and the corrupted and the clean ones, pass through the network separately, so that its
+    batch normalization gives each its own statistics. These passes do not change running statistics: `calibrate` sets
+    them. Layers that stay in eval mode during training are frozen and keep theirs. Dropout works as usual.
+
+    `torch.utils.checkpoint` would repeat a pass without its noise: do not use it in the network.
+    """
+
+    packable: ClassVar[bool] = False
+    rungs: Sequence[Rung]
+    calibrated: Tensor
+
+    def __init__(
+        self,
+        network: nn.Module,
+        n_classes: int,
+        noise: float | Sequence[float] = 0.3,
+        cost: float = 1.0,
+        *,
+        example: Tensor | None = None,
+    ) -> None:
+        super().__init__()
+        _check_network(network)
+        if isinstance(n_classes, bool) or not isinstance(n_classes, Integral) or n_classes < 2:
+            raise ValueError(f"n_classes={n_classes!r}: expected an integer of at least 2.")
+        noises, weights = as_floats("noise", noise), as_floats("cost", cost)
+        if len(noises) not in (1, 2) or len(weights) != 1:
+            raise ValueError(
+                f"noise={noise!r}, cost={cost!r}: expected one deviation, or two (of the input and of all other "
+                "places), and one cost."
+            )
+        self.task: Task = "classification"
+        self.noise = noises[0]
+        self.network = network
+        self.layer_noise = LayerNoise(network, noises[-1])
+        top = NormalizedRung(Dense(int(n_classes)), (), top=True, noise=noises[-1], cost=weights[0])
+        if top.cost:
+            top.add_denoiser("gaussian")
+        top.reset(None)
+        self.rungs = cast("Sequence[Rung]", nn.ModuleList([top]))
+        self.register_buffer("calibrated", torch.tensor(False))
+        parameter = next(network.parameters(), None)
+        if parameter is not None:
+            top.to(parameter.device, parameter.dtype)
+            self.calibrated = self.calibrated.to(parameter.device)
+        self._shapes = None if example is None else self._find_shapes(example)
+
+    def extra_repr(self) -> str:
+        layers = len(self.layer_noise.layers)
+        return f"noise={self.noise:g} on the input, {self.layer_noise.noise:g} on {layers} layers and the scores"
+
+    @property
+    def shapes(self) -> list[tuple[int, ...]]:
+        """Shape of a row at every place that gets noise: the input first, the scores last."""
+        if self._shapes is None:
+            raise RuntimeError("The shapes are not known without rows: give gamma an example.")
+        return self._shapes
+
+    @property
+    def output_bias(self) -> Tensor | None:
+        """β of the scores."""
+        return self._top.beta
+
+    @property
+    def _top(self) -> NormalizedRung:
+        return cast("NormalizedRung", self.rungs[0])
+
+    def costs(
+        self,
+        unlabeled: Tensor,
+        labeled: Tensor | None = None,
+        targets: Tensor | None = None,
+        noise: Sequence[Tensor] | None = None,
+        weights: Tensor | None = None,
+    ) -> Costs:
+        """Return the costs of one update. Each batch is normalized with its own statistics.
+
+        Parameters
+        ----------
+        unlabeled : Tensor of shape (rows, ...)
+            Rows for the denoising cost.
+        labeled, targets : Tensor, optional
+            Rows for the supervised cost and their classes ``(rows,)``. Without them the supervised cost is zero.
+        noise : sequence of Tensor, optional
+            Standard-normal tensors ``(rows, *shape of a row there)``, labeled rows first: one for the input, one for
+            each call of a normalization layer in the order of the calls, one for the scores. `draw_noise` returns such
+            a list. Default: drawn here.
+        weights : Tensor of shape (labeled rows,), optional
+            Weight of each labeled row in the supervised cost.
+
+        Returns
+        -------
+        Costs
+            `denoising` holds one cost, that of the scores.
+
+        Examples
+        --------
+        >>> model = gamma(nn.Linear(4, 3), n_classes=3, cost=2.0)
+        >>> costs = model.costs(torch.rand(8, 4), torch.rand(6, 4), torch.arange(6) % 3)
+        >>> bool(torch.isclose(costs.total, costs.supervised + 2.0 * costs.denoising[0]))
+        True
+        """
+        check_tensor(unlabeled)
+        if labeled is None:
+            labeled = unlabeled[:0]
+        check_tensor(labeled)
+        if self._top.cost:
+            check_enough_rows(unlabeled, len(unlabeled), "unlabeled")
+        check_not_one_row(len(labeled), "labeled ")
+        check_targets(targets, weights, labeled.shape[:1], self.task, self._top.shape)
+        self.layer_noise.attach(self.network)
+        return self.training_costs(unlabeled, labeled, targets, noise, weights)
+
+    def training_costs(
+        self,
+        unlabeled: Tensor,
+        labeled: Tensor,
+        targets: Tensor | None,
+        noise: Sequence[Tensor] | None,
+        weights: Tensor | None = None,
+    ) -> Costs:
+        """Return the costs of a batch that needs no checks. Arguments as for `costs`."""
+        top = self._top
+        supervised = top.mean.new_zeros(())
+        if len(labeled):
+            corrupted = self._corrupted(labeled, noise, slice(None, len(labeled)))
+            supervised = supervised_cost(top.activate(corrupted), targets, weights, self.task)
+        denoising = torch.zeros_like(supervised)
+        if top.denoiser is not None:
+            corrupted = self._corrupted(unlabeled, noise, slice(len(labeled), None))
+            clean, statistics = top.normalize_with_statistics(self._scores(unlabeled))
+            above = normalize(top.activate(corrupted).softmax(-1), top.shape)
+            denoised = top.normalize_denoised(top.denoiser(corrupted, above), statistics)
+            denoising = squared_distance(clean, denoised, top.shape)
+        return Costs(supervised + top.cost * denoising, supervised, denoising.unsqueeze(-1))
+
+    def _corrupted(self, rows: Tensor, noise: Sequence[Tensor] | None, part: slice) -> Tensor:
+        """Return z̃ of the scores, with noise that is drawn here or with the rows `part` of the given noise."""
+        if noise is None:
+            return self._corrupt(rows, torch.randn_like)
+        source = _GivenNoise(noise, part)
+        corrupted = self._corrupt(rows, source)
+        if source.used < len(noise):
+            raise ValueError(f"Got {len(noise)} tensors of noise, but this network needs {source.used}.")
+        return corrupted
+
+    def _corrupt(self, rows: Tensor, source: NoiseSource) -> Tensor:
+        """z̃ = N(f̃(x + n)) + n."""
+        if rows.is_floating_point():
+            rows = torch.add(rows, source(rows), alpha=self.noise)
+        with self.layer_noise.active(source):
+            latent = self._top.normalize(self._scores(rows))
+        return self._top.corrupt(latent, source(latent))
+
+    def _scores(self, x: Tensor) -> Tensor:
+        """Return f(x), in the mode that the network is in."""
+        with frozen_running_statistics(self.network):
+            scores = self.network(x.clone())  # the network may work in place
+        if not isinstance(scores, Tensor):
+            raise TypeError(f"The network returns {type(scores).__name__}; wrap it so that it returns class scores.")
+        expected = (len(x), *self._top.shape)
+        if scores.shape != expected:
+            raise ValueError(
+                f"The network returns scores of shape {tuple(scores.shape)}, but n_classes={expected[1]} needs "
+                f"{expected}: one score for each row and class."
+                + (" End it with pooling over all positions and nn.Flatten()." if scores.dim() > 2 else "")
+            )
+        return scores
+
+    def draw_noise(self, rows: Tensor, count: int, generator: torch.Generator | None = None) -> list[Tensor]:
+        """Draw standard-normal noise for `costs`.
+
+        Parameters
+        ----------
+        rows : Tensor
+            Rows that the network is tried on, for the shapes of all places.
+        count : int
+            Number of labeled and unlabeled rows together.
+        generator : torch.Generator, optional
+
+        Returns
+        -------
+        list of Tensor
+            One tensor for each place.
+
+        Examples
+        --------
+        >>> model = gamma(nn.Sequential(nn.Linear(4, 5), nn.LayerNorm(5), nn.Linear(5, 3)), n_classes=3)
+        >>> [tuple(draw.shape) for draw in model.draw_noise(torch.rand(8, 4), count=14)]
+        [(14, 4), (14, 5), (14, 3)]
+        """
+        dtype = self._top.mean.dtype
+        return [
+            torch.randn(count, *shape, generator=generator, dtype=dtype, device=rows.device)
+            for shape in self._find_shapes(rows)
+        ]
+
+    @torch.no_grad()
+    def _find_shapes(self, rows: Tensor) -> list[tuple[int, ...]]:
+        """Return the shape of a row at every place, from a pass over two of these rows."""
+        check_tensor(rows)
+        self.layer_noise.attach(self.network)
+        rows, shapes = rows[:2], []
+
+        def record(values: Tensor) -> Tensor:
+            if len(values) == len(rows):
+                shapes.append(tuple(values.shape[1:]))
+            else:  # the layer sees rows and positions as one dimension: any order of the values will do for noise
+                shapes.append((values.numel() // len(rows),))
+            return torch.zeros_like(values)
+
+        with eval_mode(self.network):  # without dropout, which would draw from the global random generator
+            self._corrupt(rows, record)
+        return shapes
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the clean class scores.
+
+        Training mode normalizes with the statistics of the batch, eval mode with those of `calibrate`.
+
+        Parameters
+        ----------
+        x : Tensor of shape (rows, ...)
+
+        Returns
+        -------
+        Tensor of shape (rows, n_classes)
+        """
+        return self.encode(x)[1]
+
+    def encode(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the clean normalized scores z, and the output γ·(z + β).
+
+        Parameters
+        ----------
+        x : Tensor of shape (rows, ...)
+
+        Returns
+        -------
+        latent, output : Tensor of shape (rows, n_classes)
+        """
+        check_tensor(x)
+        if self.training:
+            check_not_one_row(len(x))
+            latent = self._top.normalize(self._scores(x))
+        elif torch.compiler.is_compiling() or bool(self.calibrated):
+            latent = self._top.normalize_calibrated(self._scores(x))
+        else:
+            raise RuntimeError(
+                "This model has no statistics for eval mode yet: call calibrate(rows) with training rows first."
+            )
+        return latent, self._top.activate(latent)
+
+    @torch.no_grad()
+    def calibrate(self, x: Tensor, chunk: int | None = None) -> Self:
+        """Set the statistics for eval mode from these rows, exactly.
+
+        The network's layers with running statistics are set in the order of their calls, each from all rows with the
+        layers before it already set and without dropout; then the scores. That takes one pass over the rows for each of
+        these layers, or one in all if the rows fit into one chunk. Layers in eval mode, while the model is in training
+        mode, are frozen and keep their statistics.
+
+        Parameters
+        ----------
+        x : Tensor of shape (rows, ...)
+            At least two rows, the more the better.
+        chunk : int, optional
+            Number of rows in a pass; 1024 by default.
+
+        Returns
+        -------
+        Gamma
+            Itself.
+
+        Examples
+        --------
+        >>> rows = torch.rand(50, 4)
+        >>> network = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 3))
+        >>> model = gamma(network, n_classes=3).calibrate(rows)
+        >>> bool(torch.allclose(model.train()(rows), model.eval()(rows), atol=1e-5))
+        True
+        """
+        check_tensor(x)
+        check_calibration_rows(x, len(x), chunk)
+        frozen = {layer for layer in self.network.modules() if self.training and not layer.training}
+        chunks = x.split(chunk or CHUNK)
+        with eval_mode(self.network):
+            calibrate_running_statistics(self.network, chunks, frozen)
+            moments = Moments(self._top.shape)
+            for rows in chunks:
+                moments.add(self._scores(rows_like(rows, self._top.mean)))
+        self._top.set_statistics(moments.statistics())
+        self.calibrated.fill_(True)
+        return self
+
+
+class LayerNoise:
+    """The forward hook that adds noise to normalization layers, in corrupted passes only:
+
+        w·N(x) + b  becomes  w·(N(x) + n) + b
+
+    As on a rung, noise is added before the scale, so that a layer cannot outgrow its noise. The hook stays on its
+    layers between the passes, because a compiler follows hooks that stay, and stops at those that come and go.
+    """
+
+    def __init__(self, network: nn.Module, noise: float) -> None:
+        self.noise = noise
+        self.source: NoiseSource | None = None
+        self.layers: list[nn.Module] = []
+        self.attach(network)
+
+    def attach(self, network: nn.Module) -> None:
+        """Add the hook to all layers that do not have it yet, such as those that have replaced others."""
+        new = [layer for layer in network.modules() if isinstance(layer, NORMALIZATIONS) and layer not in self.layers]
+        for layer in new:
+            layer.register_forward_hook(self)
+        self.layers += new
+        if new and any(hasattr(module, "_orig_mod") for module in network.modules()):
+            torch.compiler.reset()  # parts of the network that were compiled before would run without the hook
+
+    @contextmanager
+    def active(self, source: NoiseSource) -> Iterator[None]:
+        """Add noise to what the layers return inside."""
+        self.source = source
+        try:
+            yield
+        finally:
+            self.source = None
+
+    def __call__(self, layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor | None:  # noqa: ARG002
+        if self.source is None:
+            return None
+        noise = self.source(output)
+        scale = getattr(layer, "weight", None)
+        if scale is not None:
+            last_dims = isinstance(layer, nn.LayerNorm | nn.RMSNorm) and not _is_channels_first(layer, output)
+            noise = noise * (scale if last_dims else scale[(...,) + (None,) * (output.dim() - 2)])
+        return torch.add(output, noise, alpha=self.noise)
+
+
+def _is_channels_first(layer: nn.LayerNorm | nn.RMSNorm, output: Tensor) -> bool:
+    """Return whether a user's subclass, such as ConvNeXt's, normalizes the channels in dimension 1."""
+    if type(layer) in (nn.LayerNorm, nn.RMSNorm):
+        return False
+    first, last = output.shape[1:2] == layer.normalized_shape, output.shape[-1:] == layer.normalized_shape
+    return first and (output.dim() == 4 or not last)
+
+
+class _GivenNoise:
+    """A source of noise that was given: one tensor ``(rows, ...)`` for each place, of which the rows `part` are used."""
+
+    def __init__(self, noise: Sequence[Tensor], part: slice) -> None:
+        self.noise = noise
+        self.part = part
+        self.used = 0
+
+    def __call__(self, values: Tensor) -> Tensor:
+        if self.used == len(self.noise):
+            raise ValueError(
+                f"Got {len(self.noise)} tensors of noise, but this network needs more: one for the input, one for each "
+                "call of a normalization layer in that order, and one for the scores."
+            )
+        draw = self.noise[self.used][self.part]
+        if draw.numel() != values.numel():
+            raise ValueError(
+                f"Got noise of shape {tuple(draw.shape)} at place {self.used}, where the values have shape "
+                f"{tuple(values.shape)}."
+            )
+        self.used += 1
+        return draw.reshape(values.shape)
+
+
+def _check_network(network: nn.Module) -> None:
+    if not isinstance(network, nn.Module):
+        raise TypeError(f"network={network!r}: expected a torch.nn.Module that returns class scores.")
+    for module in network.modules():
+        if isinstance(module, Ladder | Gamma):
+            raise TypeError(
+                f"The network is or contains a {type(module).__name__}, whose costs and calibration would be ignored. "
+                "Train that by itself, or give the network inside it."
+            )
+        if isinstance(module, torch.jit.ScriptModule):
+            raise TypeError(
+                "The network is or contains a torch.jit.ScriptModule, whose layers cannot be given noise. Give the "
+                "module that it was made from."
+            )
+    last = network
+    while isinstance(last, nn.Sequential) and len(last):
+        last = last[-1]
+    if isinstance(last, nn.Softmax | nn.LogSoftmax):
+        raise ValueError(f"The network ends in {last}, which is part of the cost already. Leave that layer out.")
