@@ -10,7 +10,7 @@ parameters, which gives exact derivatives: see `gradients`.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -56,7 +56,9 @@ class ConvLayer:
     def __init__(self, spec: Any, below: Shape) -> None:
         k = spec.kernel
         self.kernel, self.stride = k, spec.stride
-        self.before, self.after = {"valid": (0, 0), "same": ((k - 1) // 2, k // 2), "full": (k - 1, k - 1)}[spec.padding]
+        self.before, self.after = {"valid": (0, 0), "same": ((k - 1) // 2, k // 2), "full": (k - 1, k - 1)}[
+            spec.padding
+        ]
         # The map that stride 1 would make; a stride takes some of its positions.
         self.dense_shape = (spec.features, *(side + self.before + self.after - k + 1 for side in below[1:]))
         self.shape = (spec.features, *(len(range(0, side, self.stride)) for side in self.dense_shape[1:]))
@@ -93,7 +95,7 @@ class PoolLayer:
 
     @staticmethod
     def windows(side: int, spec: Any) -> list[slice]:
-        """From the first position on, until one window meets the end. There it is cut off or, rounding down, left out."""
+        """From the first position until one window meets the end: there it is cut off or, rounding down, left out."""
         stride = spec.stride or spec.size
         windows = [slice(0, spec.size)]
         while windows[-1].stop < side and windows[-1].start + stride < side:

@@ -1,4 +1,4 @@
-"""The denoising functions: values, gradients, first values and parameters. The oracle tests compare them in a ladder."""
+"""The denoising functions: values, gradients, first values and parameters. The oracle tests compare whole ladders."""
 
 import numpy as np
 import pytest

@@ -137,9 +137,7 @@ ABOVE_LEVEL_1 = TOP | {
 ALL_LEVELS = ABOVE_LEVEL_1 | {"rungs.1.back.weight": (6, 5), "rungs.0.denoiser.a": (10, 6)}
 DECODERS = {"full": ALL_LEVELS, "bottom": ALL_LEVELS, "gamma": TOP, "middle": ABOVE_LEVEL_1, "baseline": {}}
 BUFFERS = {"calibrated": ()} | {
-    f"rungs.{level}.{name}": (units,)
-    for level, units in ((1, 5), (2, 4), (3, 3))
-    for name in ("mean", "deviation")
+    f"rungs.{level}.{name}": (units,) for level, units in ((1, 5), (2, 4), (3, 3)) for name in ("mean", "deviation")
 }
 
 
@@ -291,7 +289,16 @@ def test_no_unlabeled_rows_raise_value_error_unless_all_costs_are_zero():
         [draw.expand(2, *draw.shape) for draw in noise_for(21)],
         [],
     ],
-    ids=["level missing", "level too many", "unlabeled rows only", "row too many", "width", "one row", "members", "none"],
+    ids=[
+        "level missing",
+        "level too many",
+        "unlabeled rows only",
+        "row too many",
+        "width",
+        "one row",
+        "members",
+        "none",
+    ],
 )
 def test_noise_of_other_shapes_raises_value_error_with_the_shapes(noise):
     with pytest.raises(ValueError, match=re.escape("[(21, 6), (21, 5), (21, 4), (21, 3)]")) as caught:
@@ -531,9 +538,7 @@ def copy_by_pickle(ladder: Ladder) -> Ladder:
     return pickle.loads(pickle.dumps(ladder))
 
 
-@pytest.mark.parametrize(
-    "copy", [copy_by_state_dict, copy_by_pickle, deepcopy, lambda ladder: ladder.double().float()]
-)
+@pytest.mark.parametrize("copy", [copy_by_state_dict, copy_by_pickle, deepcopy, lambda ladder: ladder.double().float()])
 def test_a_copied_ladder_computes_the_same(copy):
     ladder, other = small_ladder().calibrate(UNLABELED).eval(), copy(small_ladder().calibrate(UNLABELED).eval())
     assert_same_state(ladder, other)

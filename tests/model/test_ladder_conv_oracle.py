@@ -1,4 +1,4 @@
-"""Ladders on maps compute what the NumPy oracle computes, with rungs of every kind, alone and with a member dimension."""
+"""Ladders on maps compute what the NumPy oracle computes, with rungs of every kind, alone and packed."""
 
 from dataclasses import replace
 from itertools import product

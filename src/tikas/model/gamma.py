@@ -10,7 +10,6 @@ from typing import ClassVar, Self, cast
 import torch
 from torch import Tensor, nn
 
-from tikas.model.layers import NormalizedRung, Rung
 from tikas.model.ladder import (
     Costs,
     Ladder,
@@ -23,8 +22,10 @@ from tikas.model.ladder import (
     squared_distance,
     supervised_cost,
 )
+from tikas.model.layers import NormalizedRung, Rung
 from tikas.model.normalization import (
     Moments,
+    RunningNorm,
     calibrate_running_statistics,
     eval_mode,
     frozen_running_statistics,
@@ -36,13 +37,7 @@ from tikas.model.specs import Dense, Task
 CHUNK = 1024
 """Rows that are calibrated at a time."""
 
-NORMALIZATIONS = (
-    *(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm),
-    *(nn.LazyBatchNorm1d, nn.LazyBatchNorm2d, nn.LazyBatchNorm3d),
-    *(nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d),
-    *(nn.LazyInstanceNorm1d, nn.LazyInstanceNorm2d, nn.LazyInstanceNorm3d),
-    *(nn.GroupNorm, nn.LayerNorm, nn.RMSNorm),
-)
+Normalization = RunningNorm | nn.GroupNorm | nn.LayerNorm | nn.RMSNorm
 """Layers after which noise is added."""
 
 NoiseSource = Callable[[Tensor], Tensor]
@@ -128,12 +123,17 @@ class Gamma(nn.Module):
     batch normalization gives each its own statistics. These passes do not change running statistics: `calibrate` sets
     them. Layers that stay in eval mode during training are frozen and keep theirs. Dropout works as usual.
 
-    `torch.utils.checkpoint` would repeat a pass without its noise: do not use it in the network.
+    `torch.utils.checkpoint` would repeat a pass without its noise: do not use it in the network. To train with
+    `torch.nn.parallel.DistributedDataParallel`, give it a module whose `forward` calls `costs`.
     """
 
     packable: ClassVar[bool] = False
+    network: nn.Module
     rungs: Sequence[Rung]
     calibrated: Tensor
+    noise: float
+    layer_noise: LayerNoise
+    _shapes: list[tuple[int, ...]] | None
 
     def __init__(
         self,
@@ -436,7 +436,7 @@ class LayerNoise:
 
     def attach(self, network: nn.Module) -> None:
         """Add the hook to all layers that do not have it yet, such as those that have replaced others."""
-        new = [layer for layer in network.modules() if isinstance(layer, NORMALIZATIONS) and layer not in self.layers]
+        new = [layer for layer in network.modules() if isinstance(layer, Normalization) and layer not in self.layers]
         for layer in new:
             layer.register_forward_hook(self)
         self.layers += new
@@ -472,7 +472,7 @@ def _is_channels_first(layer: nn.LayerNorm | nn.RMSNorm, output: Tensor) -> bool
 
 
 class _GivenNoise:
-    """A source of noise that was given: one tensor ``(rows, ...)`` for each place, of which the rows `part` are used."""
+    """A source of given noise: one tensor ``(rows, ...)`` for each place, of which the rows `part` are used."""
 
     def __init__(self, noise: Sequence[Tensor], part: slice) -> None:
         self.noise = noise

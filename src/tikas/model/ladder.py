@@ -457,26 +457,34 @@ class Ladder(nn.Module):
         True
         """
         check_rows(x, self.shapes[0], self._member_dims)
+        check_calibration_rows(x, x.shape[row_dim(self.shapes[0])], chunk)
+        chunks = self._split_rows(x, chunk)
+        if len(chunks) == 1:
+            self._encode(Stream(x.to(self.rungs[-1].mean), self.top, calibrated=True), calibrate=True)
+        else:
+            for level, rung in enumerate(self.rungs[1:], 1):
+                rung.set_statistics(self._statistics_at(level, chunks))
+        self.calibrated.fill_(True)
+        return self
+
+    def _split_rows(self, x: Tensor, chunk: int | None = None) -> tuple[Tensor, ...]:
+        """Split rows into chunks of this many rows, by default of as many as suits the memory."""
         rows = x.shape[row_dim(self.shapes[0])]
-        check_calibration_rows(x, rows, chunk)
         # Values of a row at the largest level, in all members of a packed ensemble
         values = prod(self.rungs[-1].mean.shape[:-1]) * max(map(prod, self.shapes))
         if chunk is None and rows * values > MAX_SINGLE_PASS_VALUES:
             chunk = MAX_CHUNK_VALUES_GPU // values if x.is_cuda else MAX_CHUNK_VALUES_CPU // values
             chunk = max(1, chunk if x.is_cuda else min(chunk, MAX_CHUNK_ROWS_CPU))
-        chunks = torch.split(x, chunk or rows, row_dim(self.shapes[0]))
-        like = self.rungs[-1].mean
-        if len(chunks) == 1:
-            self._encode(Stream(x.to(like), self.top, calibrated=True), calibrate=True)
-        else:
-            for level, rung in enumerate(self.rungs[1:], 1):
-                moments = Moments(rung.shape)
-                for part in chunks:
-                    below = self._encode(Stream(part.to(like), level - 1, calibrated=True))
-                    moments.add(rung.up(below.outputs[0]))
-                rung.set_statistics(moments.statistics())
-        self.calibrated.fill_(True)
-        return self
+        return torch.split(x, chunk or rows, row_dim(self.shapes[0]))
+
+    def _statistics_at(self, level: int, chunks: Sequence[Tensor]) -> Statistics:
+        """Return the exact statistics of W h at a level over all rows, with the rungs below it already calibrated."""
+        rung = self.rungs[level]
+        moments = Moments(rung.shape)
+        for rows in chunks:
+            below = self._encode(Stream(rows.to(self.rungs[-1].mean), level - 1, calibrated=True))
+            moments.add(rung.up(below.outputs[0]))
+        return moments.statistics()
 
     @torch.no_grad()
     def denoise(self, x: Tensor, noise: Sequence[Tensor] | None = None) -> list[Tensor | None]:
@@ -584,6 +592,9 @@ class Ladder(nn.Module):
         does not, the ladder starts from the same weights, but its values have another scale. With `rows` it starts
         from the network's function there too, except for a pooling rung below a convolution with padding.
 
+        A `LeakyReLU` with another slope than 0.1 and the tanh form of `GELU` are kept, but no rung spec describes them.
+        As in PyTorch, state dicts do not either: load them into a ladder converted from the same network.
+
         Examples
         --------
         >>> network = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 3)).eval()
@@ -680,7 +691,7 @@ def _check_settings(
     """Return the noise and the cost weight of every level; raise ValueError if a setting is wrong."""
     if not isinstance(rungs, Sequence) or not rungs or not all(isinstance(rung, RungSpec) for rung in rungs):
         raise ValueError(f"rungs={rungs!r}: expected rungs, the output last, for example [Dense(100), Dense(10)].")
-    _check_input_shape(input_shape)
+    check_input_shape(input_shape)
     try:
         top = shapes_of(input_shape, rungs)[-1]
     except MapTooSmallError as error:
@@ -729,7 +740,8 @@ def as_floats(name: str, given: Any) -> list[float]:
     return values
 
 
-def _check_input_shape(shape: Sequence[int]) -> None:
+def check_input_shape(shape: Sequence[int]) -> None:
+    """Raise ValueError unless a shape is that of one row: features, or channels, height and width."""
     valid = isinstance(shape, Sequence) and all(isinstance(side, Integral) and side > 0 for side in shape)
     if not valid or len(shape) not in (1, 3):
         hint = f" For gray images give {(1, *shape)}." if valid and len(shape) == 2 else ""

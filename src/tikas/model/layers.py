@@ -13,25 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from tikas.model.denoisers import DENOISERS, Denoiser
-from tikas.model.normalization import Statistics, normalize, normalize_with_statistics, per_member, per_unit, row_dim
+from tikas.model.normalization import Statistics, normalize, normalize_with_statistics, per_member, per_unit
 from tikas.model.specs import Conv, Dense, GlobalMeanPool, MaxPool, MeanPool, Pool, RungSpec
-
-__all__ = [
-    "ACTIVATIONS",
-    "Activation",
-    "ConvRung",
-    "DenseRung",
-    "GlobalRung",
-    "NormalizedRung",
-    "PoolRung",
-    "Rung",
-    "build_rung",
-    "per_member",
-    "per_unit",
-    "product",
-    "reset_dense_weight",
-    "row_dim",
-]
 
 MIN_POOL_DEVIATION = 0.1
 """The least deviation that ẑ is divided by in the cost of a pooling rung below the top."""
@@ -318,7 +301,7 @@ def transposed_convolve(
 
 
 def is_product(kernel: int, padded_side: int, stride: int) -> bool:
-    """Return whether a convolution is faster as a matrix product: of 1×1 kernels, or of kernels nearly as large as maps.
+    """Return whether a convolution is faster as a matrix product: with 1×1 kernels, or kernels nearly as large as maps.
 
     `padded_side` is the longer side, with its zeros. A kernel with more positions than the map that it makes is nearly
     a dense layer; on a GPU the 26×26 kernel of Conv-FC took thirty times as long as a convolution.

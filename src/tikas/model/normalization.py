@@ -11,9 +11,27 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _NormBase
-from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.parameter import UninitializedBuffer
+
+BatchNorm = (
+    nn.BatchNorm1d
+    | nn.BatchNorm2d
+    | nn.BatchNorm3d
+    | nn.SyncBatchNorm
+    | nn.LazyBatchNorm1d
+    | nn.LazyBatchNorm2d
+    | nn.LazyBatchNorm3d
+)
+InstanceNorm = (
+    nn.InstanceNorm1d
+    | nn.InstanceNorm2d
+    | nn.InstanceNorm3d
+    | nn.LazyInstanceNorm1d
+    | nn.LazyInstanceNorm2d
+    | nn.LazyInstanceNorm3d
+)
+RunningNorm = BatchNorm | InstanceNorm
+"""Layers that may have running statistics."""
 
 EPSILON = 1e-10
 """Added to each variance, as in the authors' program."""
@@ -162,12 +180,12 @@ def calibrate_running_statistics(
     Layers are set in the order of their first call, each with the layers before it already set: one pass over the
     chunks per layer. A single chunk needs one pass in all. `frozen` layers keep their statistics.
     """
-    calls: dict[_NormBase, int] = {}
+    calls: dict[RunningNorm, int] = {}
 
-    def count(layer: _NormBase, _: Tensor) -> None:
+    def count(layer: RunningNorm, _: Tensor) -> None:
         calls[layer] = calls.get(layer, 0) + 1
 
-    layers = [layer for layer in network.modules() if isinstance(layer, _NormBase) and layer.running_mean is not None]
+    layers = [layer for layer in network.modules() if isinstance(layer, RunningNorm) and layer.running_mean is not None]
     layers = [layer for layer in layers if layer not in frozen]
     if not layers:
         return
@@ -175,7 +193,7 @@ def calibrate_running_statistics(
 
     if len(chunks) == 1 and set(calls.values()) == {1}:  # everything that a layer gets arrives before it runs
 
-        def set_at_once(layer: _NormBase, values: Tensor) -> None:
+        def set_at_once(layer: RunningNorm, values: Tensor) -> None:
             moments = _LayerMoments(layer)
             moments.add(values)
             moments.write()
@@ -185,7 +203,7 @@ def calibrate_running_statistics(
     for layer, times in calls.items():
         moments, seen = _LayerMoments(layer), 0
 
-        def add(_: _NormBase, values: Tensor, moments: "_LayerMoments" = moments, times: int = times) -> None:
+        def add(_: RunningNorm, values: Tensor, moments: "_LayerMoments" = moments, times: int = times) -> None:
             nonlocal seen
             moments.add(values)
             seen += 1
@@ -204,18 +222,20 @@ class _LayerReachedError(Exception):
 class _LayerMoments:
     """Mean and variance for a layer: of all rows together or, for instance normalization, the average over rows."""
 
-    def __init__(self, layer: _NormBase) -> None:
+    def __init__(self, layer: RunningNorm) -> None:
         self.layer = layer
-        self.instance = isinstance(layer, _InstanceNorm)
+        self.instance = isinstance(layer, InstanceNorm)
         shape = (layer.num_features,) if self.instance else (layer.num_features, 1)
         self.means, self.variances = Moments(shape), Moments(shape)
 
     def add(self, values: Tensor) -> None:
         """Add values ``(rows, channels, …)``; instance normalization also takes a row without the first dimension."""
-        if not isinstance(self.layer, _InstanceNorm):
+        if not self.instance:
             self.means.add(values.reshape(*values.shape[:2], -1))
             return
-        positions = tuple(range(1 - self.layer._get_no_batch_dim(), 0))
+        kinds = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
+        dims = next(dims for dims, kind in enumerate(kinds, 1) if isinstance(self.layer, kind))
+        positions = tuple(range(-dims, 0))
         variance, mean = torch.var_mean(values.double(), positions, correction=0)
         self.means.add(torch.atleast_2d(mean))
         self.variances.add(torch.atleast_2d(variance))
@@ -229,12 +249,12 @@ class _LayerMoments:
 
 
 def _visit(
-    network: nn.Module, rows: Tensor, layers: Sequence[_NormBase], visit: Callable[[_NormBase, Tensor], None]
+    network: nn.Module, rows: Tensor, layers: Sequence[RunningNorm], visit: Callable[[RunningNorm, Tensor], None]
 ) -> None:
     """Run the network on rows, calling `visit` with each of these layers and its input before it runs."""
 
     def hook(layer: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
-        assert isinstance(layer, _NormBase)
+        assert isinstance(layer, RunningNorm)
         visit(layer, inputs[0] if inputs else named["input"])
 
     handles = [layer.register_forward_pre_hook(hook, with_kwargs=True) for layer in layers]
@@ -257,22 +277,22 @@ def rows_like(rows: Tensor, other: Tensor) -> Tensor:
 @contextmanager
 def frozen_running_statistics(network: nn.Module) -> Iterator[None]:
     """Keep running statistics as they are during passes in training mode."""
-    layers = [layer for layer in network.modules() if isinstance(layer, _NormBase) and layer.track_running_stats]
+    layers = [layer for layer in network.modules() if isinstance(layer, RunningNorm) and layer.track_running_stats]
     # Lazy layers create their statistics in their first pass, and only while they track them.
     lazy = [layer for layer in layers if isinstance(layer.running_mean, UninitializedBuffer)]
     layers = [layer for layer in layers if layer not in lazy]
-    batch_norms = [layer for layer in layers if not isinstance(layer, _InstanceNorm)]
+    batch_norms = [layer for layer in layers if isinstance(layer, BatchNorm)]
     # Without tracking, instance normalization would ignore its statistics in eval mode: in training mode they are
     # restored. (A momentum of 0 would change their last digits.)
-    moved = [layer for layer in layers if isinstance(layer, _InstanceNorm) and layer.training]
+    moved = [layer for layer in layers if isinstance(layer, InstanceNorm) and layer.training]
     saved = [(buffer, buffer.clone()) for layer in moved for buffer in layer.buffers()]
-    for layer in batch_norms:
-        layer.track_running_stats = False
+    for norm in batch_norms:
+        norm.track_running_stats = False
     try:
         yield
     finally:
-        for layer in batch_norms:
-            layer.track_running_stats = True
+        for norm in batch_norms:
+            norm.track_running_stats = True
         for buffer, value in saved:
             buffer.copy_(value)
         for layer in lazy:

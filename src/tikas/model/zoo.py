@@ -86,6 +86,12 @@ def conv_pool_cnn_c(outputs: int = 10, channels: int = 3) -> nn.Sequential:
     References
     ----------
     Springenberg, Dosovitskiy, Brox and Riedmiller: Striving for Simplicity: The All Convolutional Net, 2015.
+
+    Examples
+    --------
+    >>> import torch
+    >>> conv_pool_cnn_c().eval()(torch.rand(2, 3, 32, 32)).shape
+    torch.Size([2, 10])
     """
     from torch import nn
 
