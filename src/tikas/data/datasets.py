@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import os
-import shlex
 import tarfile
 import textwrap
 import zlib
@@ -37,7 +36,7 @@ CIFAR10_ARCHIVE = "cifar-10-binary.tar.gz"
 CIFAR10_BATCHES = (*(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.bin")
 CIFAR10_BATCH_IMAGES = 10_000
 MIN_SIMILARITY = 0.7
-"""Of names that are proposed instead of a misspelled one (difflib's ratio): minst is mnist, but mine is not."""
+"""Names at least this similar to a misspelled one (difflib's ratio) are proposed: mnist for minst, but not for mine."""
 MAX_PROPOSED = 3
 FRESH_COPY = "Get a fresh copy of the file."
 
@@ -118,11 +117,6 @@ def _similar_names(path: Path) -> list[str]:
     return list(dict.fromkeys(found))[:MAX_PROPOSED]
 
 
-def ignore_flag(columns: Sequence[str]) -> str:
-    """Return the command-line flag that ignores these columns (the first 20), quoted for a shell."""
-    return shlex.join(["--ignore", *columns[:20]]) + (" …" if len(columns) > 20 else "")
-
-
 def load_dataset(name: str, data_dir: str | os.PathLike[str] | None = None) -> tuple[Dataset, Dataset]:
     """Return the training and test rows of a data set.
 
@@ -147,23 +141,28 @@ def load_dataset(name: str, data_dir: str | os.PathLike[str] | None = None) -> t
         If there is no data set of this name, or a file is damaged or of another data set.
     FileNotFoundError
         If files are missing from the given folder, or cannot be downloaded.
+
+    Examples
+    --------
+    >>> train, test = load_dataset("digits")
+    >>> train.rows.shape, test.rows.shape, str(test.classes[test.targets[0]])
+    ((1297, 1, 8, 8), (500, 1, 8, 8), '4')
     """
     if name not in DATASETS:
         similar = get_close_matches(name.lower(), DATASETS, n=1)
         hint = f" Did you mean {similar[0]!r}?" if similar else ""
         raise ValueError(f"There is no data set named {name!r}. Choose from {', '.join(DATASETS)}.{hint}")
     if name == "digits":
-        train, test, classes = *_read_digits(), DIGITS
-    else:
-        source = SOURCES[name]
-        folder = data_dir or os.environ.get("TIKAS_DATA")
-        files = _find(name, source, Path(folder).expanduser()) if folder else _download(name, source)
-        train, test = source.read(files)
-        classes = source.classes
-    return Dataset(*train, classes=np.array(classes)), Dataset(*test, classes=np.array(classes))
+        return _read_digits()
+    source = SOURCES[name]
+    folder = data_dir or os.environ.get("TIKAS_DATA")
+    files = _find(name, source, Path(folder).expanduser()) if folder else _download(name, source)
+    train, test = source.read(files)
+    classes = np.array(source.classes)
+    return Dataset(*train, classes=classes), Dataset(*test, classes=classes)
 
 
-def _read_digits() -> tuple[Rows, Rows]:
+def _read_digits() -> tuple[Dataset, Dataset]:
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
 
@@ -171,7 +170,8 @@ def _read_digits() -> tuple[Rows, Rows]:
     x = (images / 16).astype(np.float32).reshape(-1, 1, 8, 8)
     y = targets.astype(np.int64)
     train, test = train_test_split(np.arange(len(y)), test_size=500, stratify=y, random_state=0)
-    return (x[train], y[train]), (x[test], y[test])
+    classes = np.array(DIGITS)
+    return Dataset(x[train], y[train], classes=classes), Dataset(x[test], y[test], classes=classes)
 
 
 @dataclass(frozen=True)
@@ -191,7 +191,7 @@ class Source:
 
 
 def _find(name: str, source: Source, folder: Path) -> list[Path]:
-    """Return the files of a data set in `folder`, or in the folder of its name there."""
+    """Return the files of a data set, from the subfolder of its name in `folder` or from `folder` itself."""
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder} is not a folder. {_where_to_put_files(name, source, folder)}")
     most, missing = -1, [""]
@@ -368,6 +368,7 @@ def _check_labels(labels: NDArray[np.uint8], place: object) -> None:
 
 
 DIGITS = tuple("0123456789")
+CLOTHES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
 MNIST_FORM = tuple((file, f"{file}.gz") for file in MNIST_FILES)
 SOURCES = {
     "mnist": Source(
@@ -386,7 +387,7 @@ SOURCES = {
         ),
     ),
     "fashion-mnist": Source(
-        classes="T-shirt/top Trouser Pullover Dress Coat Sandal Shirt Sneaker Bag".split() + ["Ankle boot"],
+        classes=CLOTHES,
         read=partial(_read_mnist, "fashion-mnist"),
         forms=(MNIST_FORM,),
         hashes={

@@ -116,6 +116,19 @@ def read_folder(path: str | os.PathLike[str]) -> tuple[Dataset, Dataset]:
         If it has another layout, or an image cannot be read or differs from the first; the message names the file.
     ImportError
         If Pillow is not installed.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from PIL import Image
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     for name, gray in {"day/1.png": 255, "night/1.png": 0, "unlabeled/1.png": 51}.items():
+    ...         file = Path(folder, name)
+    ...         file.parent.mkdir()
+    ...         Image.new("L", (8, 6), gray).save(file)
+    ...     train, test = read_folder(folder)
+    >>> train.classes.tolist(), train.targets.tolist(), train.rows.shape, len(test)
+    (['day', 'night'], [0, 1, -1], (3, 1, 6, 8), 0)
     """
     root = Path(path).expanduser()
     if not root.exists():
@@ -134,8 +147,8 @@ def read_folder(path: str | os.PathLike[str]) -> tuple[Dataset, Dataset]:
     test = _test_images(test_root, classes) if test_root else []
     rows = read_images([file for file, _ in train + test])
     codes = np.array([code for _, code in train + test], np.int64)
-    n = len(train)
-    return Dataset(rows[:n], codes[:n], classes=np.array(classes)), Dataset(rows[n:], codes[n:], classes=np.array(classes))
+    names, n = np.array(classes), len(train)
+    return Dataset(rows[:n], codes[:n], classes=names), Dataset(rows[n:], codes[n:], classes=names)
 
 
 def _test_images(root: Path, classes: list[str]) -> list[tuple[Path, int]]:
@@ -172,9 +185,9 @@ def _image_files(folder: Path) -> list[Path]:
 
 
 def _entries(folder: Path) -> list[Path]:
-    """Return the entries of a folder by name, without hidden ones and what file managers and archives leave behind."""
-    kept = [each for each in folder.iterdir() if not each.name.startswith(".") and each.name.casefold() not in IGNORED_FILES]
-    return sorted(kept, key=lambda entry: entry.name)
+    """Return the entries of a folder, sorted by name, without hidden files and those of file managers and archives."""
+    entries = sorted(folder.iterdir(), key=lambda entry: entry.name)
+    return [each for each in entries if not each.name.startswith(".") and each.name.casefold() not in IGNORED_FILES]
 
 
 def find_images(path: str | os.PathLike[str]) -> list[Path]:

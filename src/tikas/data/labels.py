@@ -14,8 +14,8 @@ from sklearn.utils.validation import column_or_1d
 Array = NDArray[Any]
 
 NO_LABEL = -1
-MIN_LABELS_TO_WARN = 20  # encode_labels warns of numbers that look like values only above this many labels
-SAMPLED_COLUMNS = 32  # row_indices tells most rows apart by this many values
+MIN_LABELS_TO_WARN = 20  # only if there are more labels, encode_labels warns of numbers that look like values
+SAMPLED_COLUMNS = 32  # row_indices compares this many columns first, which tells most rows apart
 MAX_REPETITION = 10  # as_counts repeats the rows of positive weight at most this often on average
 
 
@@ -105,9 +105,7 @@ def scale_of_values(values: NDArray[np.float64]) -> tuple[float, float]:
     return mean, deviation
 
 
-def encode_labels(
-    y: Array, classes: Array | None = None, *, stacklevel: int = 3
-) -> tuple[NDArray[np.int64], Array]:
+def encode_labels(y: Array, classes: Array | None = None, *, stacklevel: int = 3) -> tuple[NDArray[np.int64], Array]:
     """Return each row's class code (-1 where unlabeled), and the classes.
 
     Parameters
@@ -117,7 +115,7 @@ def encode_labels(
     classes
         The classes in the order of their codes; default: the sorted labels of `y`.
     stacklevel
-        Of the warning that labels look like the values of a regression; 3 is the caller's caller.
+        Of the warning about labels that look like the values of a regression; 3 is the caller's caller.
     """
     if classes is not None and classes.ndim != 1:
         raise ValueError(f"classes={classes.tolist()!r}: expected a list of the classes, such as [0, 1].")
@@ -292,7 +290,7 @@ def row_indices(rows: Array, targets: Array, counts: NDArray[np.int64] | None = 
     if counts is None or counts.max() <= 1:
         columns = rows.reshape(len(rows), -1)
         middle = max(0, (columns.shape[1] - SAMPLED_COLUMNS) // 2)
-        # Rows that differ in a few columns are different: the others are read only if some rows are equal in these.
+        # Rows that differ in a few columns are different; all columns are read only if some rows are equal in these.
         for part in (columns[:, middle : middle + SAMPLED_COLUMNS], columns):
             if len(np.unique(_checksums(part, targets)[indices])) == len(indices):
                 return indices

@@ -33,6 +33,7 @@ class Split:
 
     @property
     def fully_labeled(self) -> bool:
+        """Whether the label of every training row is used."""
         return len(self.labeled) == len(self.unlabeled)
 
     def batch_sizes(self, batch_size: int, labeled_batch_size: int) -> tuple[int, int]:
@@ -85,11 +86,10 @@ def split(
     ([2, 2, 2], 25, 5)
     """
     y = np.asarray(y)
-    if y.ndim != 1 or y.dtype.kind not in "iu" or (y.dtype.kind == "i" and (y < -1).any()):
-        raise ValueError(
-            f"y has shape {y.shape} and type {y.dtype}; expected one class code per row: integers from 0, "
-            "and -1 where the class is not known."
-        )
+    if y.ndim != 1 or y.dtype.kind not in "iu":
+        raise ValueError(f"y has shape {y.shape} and type {y.dtype}; expected one class code per row, an integer.")
+    if y.size and y.min() < -1:
+        raise ValueError(f"y holds {y.min()}; expected class codes from 0, and -1 where the class is not known.")
     for name, value in (("labels", labels), ("validation", validation), ("seed", seed)):
         if value is not None and value < 0:
             raise ValueError(f"{name}={value} was given; expected 0 or more.")

@@ -3,54 +3,48 @@
 from __future__ import annotations
 
 import csv
-import io
 import os
 import re
 import warnings
 import zipfile
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
-from math import isfinite, nan
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tikas.data.datasets import Dataset, ignore_flag
+from tikas.data.datasets import Dataset
 from tikas.data.images import FORMATS, as_images
-from tikas.data.labels import encode_labels
+from tikas.data.labels import NO_LABEL, encode_labels
+from tikas.data.transforms import ignore_flag
 
 Array = NDArray[Any]
 Task = Literal["classification", "regression"]
 
 SUFFIXES = (".csv", ".tsv", ".npy", ".npz", ".parquet")
-MISSING = {"", "?", "NA", "N/A", "n/a", "#N/A", "<NA>", "nan", "NaN", "NAN", "NaT", "NULL", "null", "None"}
+MISSING = ("", "?", "NA", "N/A", "n/a", "#N/A", "<NA>", "nan", "NaN", "NAN", "NaT", "NULL", "null", "None")
 BOOLEANS = {"true": 1.0, "false": 0.0}
-MAX_NUMBER = float(np.finfo(np.float32).max)
-COMMA_TO_POINT = str.maketrans(",.", ".?")  # a point among decimal commas does not make a number
 QUOTED = re.compile(r'"[^"]*"')
-DECIMAL_COMMA = re.compile(r'(?:^|[;\t])\s*"?[-+]?\d*,\d+"?\s*(?:[;\t]|$)', re.MULTILINE)
 UNNAMED = re.compile(r"column \d+|Unnamed: \d+")
-"""Names that columns without a name get, here and in pandas."""
+"""Names of columns without a name, here and in pandas."""
+MAX_EXACT_INTEGER = 2**53
+"""Larger integers may be equal to their neighbors as floats."""
 MIN_NUMBERED = 10
 """Fewer rows than this may be numbered by chance."""
 MAX_NAMED = 10
 
 
-@dataclass(frozen=True, eq=False)
-class _Table:
-    """The content of a file: `rows`, the same as float64 `columns` if these have names, and the target's texts."""
+class _Table(NamedTuple):
+    """The content of a file: features, with their names if they have any, and the target's cells as text."""
 
-    path: Path
-    rows: NDArray[np.float32]
+    values: Array
     names: tuple[str, ...]
-    columns: Sequence[Array]
-    target: str
+    target: str | None
     texts: pd.Series | None
-    decimal: str
-    place: Callable[[int], str]
+    where: Callable[[int], str]
+    """Describes where in the file a row is."""
 
 
 def read_table(
@@ -64,9 +58,9 @@ def read_table(
     Parameters
     ----------
     path : path
-        A ``.csv`` or ``.tsv`` file with a header line, its fields separated by commas, semicolons or tabs; a
+        A ``.csv`` or ``.tsv`` file in UTF-8 with a header line, its fields separated by commas, semicolons or tabs; a
         ``.parquet`` file; or a ``.npz`` file with the arrays ``x``, rows first, and ``y``. Features are numbers or
-        booleans. Numbers may have decimal commas, unless commas separate the fields.
+        booleans.
     target : str, optional
         The column (in a ``.npz`` file the array, default ``y``) that holds the labels or values. Empty cells, ``?``,
         ``NA`` and the like mark unlabeled rows; in a classification -1, too.
@@ -105,23 +99,26 @@ def read_table(
     >>> flowers.feature_names, flowers.rows.shape, flowers.targets.tolist(), flowers.classes.tolist()
     (('length', 'width'), (3, 2), [0, -1, 1], ['iris', 'rose'])
     """
+    path = Path(path).expanduser()
     table = _read(path, (), target, ignore)
     if table.texts is None:
         advice = "name their column with --target, and leave it empty in unlabeled rows"
-        if table.path.suffix.lower() in (".npy", ".npz"):
+        if path.suffix.lower() in (".npy", ".npz"):
             advice = "save them with the rows: numpy.savez('rows.npz', x=rows, y=labels), -1 where unlabeled"
-        raise ValueError(f"{table.path} has no labels: {advice}.")
-    _warn_numbered_rows(table)
-    rows = as_images(table.rows) if table.rows.ndim > 2 else table.rows
+        raise ValueError(f"{path} has no labels: {advice}.")
+    _warn_numbered_rows(path, table)
+    rows = table.values.astype(np.float32)
+    if rows.ndim > 2:
+        rows = as_images(rows)
     if task == "regression":
-        values = _target_values(table)
+        values = _target_values(path, table)
         if np.isnan(values).all():
-            raise ValueError(f"{table.path}: none of the {len(rows)} rows has a value of {table.target!r}.")
+            raise ValueError(f"{path}: none of the {len(rows)} rows has a value of {table.target!r}.")
         return Dataset(rows, values, feature_names=table.names)
     try:
         codes, classes = encode_labels(_target_labels(table.texts))
     except ValueError as error:
-        raise ValueError(f"{table.path}, {table.target!r}: {error}") from error
+        raise ValueError(f"{path}, {table.target!r}: {error}") from error
     return Dataset(rows, codes, feature_names=table.names, classes=classes)
 
 
@@ -146,18 +143,17 @@ def read_table_rows(
     classes : collection, default=()
         Names of classes: labels that are among them stay as they are, even ``?`` and ``0123``.
     """
-    table = _read(path, feature_names, target, ignore)
-    if table.texts is None:
-        return table.rows, None
-    if task == "regression":
-        return table.rows, _target_values(table)
-    return table.rows, _target_labels(table.texts, {name for name in classes if isinstance(name, str)})
-
-
-def _read(
-    path: str | os.PathLike[str], feature_names: Sequence[str], target: str | None, ignore: Sequence[str]
-) -> _Table:
     path = Path(path).expanduser()
+    table = _read(path, feature_names, target, ignore)
+    rows = table.values.astype(np.float32)
+    if table.texts is None:
+        return rows, None
+    if task == "regression":
+        return rows, _target_values(path, table)
+    return rows, _target_labels(table.texts, [name for name in classes if isinstance(name, str)])
+
+
+def _read(path: Path, feature_names: Sequence[str], target: str | None, ignore: Sequence[str]) -> _Table:
     suffix = path.suffix.lower()
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder; expected a file.")
@@ -167,8 +163,6 @@ def _read(
         raise ValueError(f"{path} is a single image. Give its folder, {path.parent}, for all images in it.")
     if suffix not in SUFFIXES:
         raise ValueError(f"{path} has the suffix {suffix!r}; expected one of {', '.join(SUFFIXES)}.")
-    if path.stat().st_size == 0:
-        raise ValueError(f"{path} is empty.")
     if target is not None and target in ignore:
         raise ValueError(f"The column {target!r} is both the target and to be ignored.")
     if suffix in (".npy", ".npz"):
@@ -179,79 +173,68 @@ def _read(
 
 
 def _read_text(path: Path, feature_names: Sequence[str], target: str | None, ignore: Sequence[str]) -> _Table:
-    content = path.read_bytes()
-    if b"\0" in content[:4096]:
-        raise ValueError(f"{path} is not a text file. Save the table as UTF-8 text, or correct the suffix.")
     try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        text = content.decode("latin-1")
-    separator = _separator(path, text)
-    decimal = "," if separator != "," and "," in text and DECIMAL_COMMA.search(text) else "."
-    first, lines = _scan(path, text, separator)
-    has_header = _is_header(first, [*feature_names, *ignore, *([target] if target else [])], decimal)
-    names = [cell or f"column {number}" for number, cell in enumerate(first, 1)] if has_header else []
-    features, label = _select_columns(path, names, len(first), feature_names, target, ignore)
-    lines = lines[has_header:]
-    if not lines:
-        raise ValueError(f"{path} has a header line, but no rows.")
-    frame = pd.read_csv(
-        io.StringIO(text),
-        sep=separator,
-        decimal=decimal,
-        header=0 if has_header else None,
-        names=range(len(first)),
-        usecols=features if label is None else [*features, label],
-        index_col=False,
-        dtype=None if label is None else {label: str},
-        keep_default_na=False,  # a cell that is not a number makes its column one of text
-        skipinitialspace=True,
-        low_memory=False,
-    )
-    return _from_frame(path, frame, names, features, label, decimal, lambda row: f"line {lines[row]}")
+        separator = _separator(path)
+        options: dict[str, Any] = {
+            "sep": separator,
+            "encoding": "utf-8-sig",
+            "skipinitialspace": True,
+            "keep_default_na": False,  # cells are shown in messages as they are in the file
+        }
+        first = pd.read_csv(path, header=None, nrows=1, dtype=str, **options).iloc[0].str.strip().tolist()
+        has_header = _is_header(first, [*feature_names, *ignore, *([target] if target else [])])
+        names = [cell or f"column {number}" for number, cell in enumerate(first, 1)] if has_header else []
+        features, label = _select_columns(path, names, len(first), feature_names, target, ignore)
+        with warnings.catch_warnings():
+            # Rows longer than the header are an error; shorter ones get empty cells, which are an error in a feature.
+            warnings.simplefilter("error", pd.errors.ParserWarning)
+            frame = pd.read_csv(
+                path,
+                header=0 if has_header else None,
+                names=list(range(len(first))),
+                index_col=False,
+                dtype=None if label is None else {label: str},
+                low_memory=False,
+                **options,
+            )
+    except (UnicodeDecodeError, pd.errors.ParserError, pd.errors.ParserWarning, pd.errors.EmptyDataError) as error:
+        raise ValueError(
+            f"{path} cannot be read as a table ({str(error).strip()}). Every line needs as many fields as the first; "
+            "put fields that contain the separator in quotes, close all quotes, and save the file as UTF-8 text."
+        ) from error
+
+    def where(row: int) -> str:
+        return f"line {_line(path, separator, row + has_header)}"
+
+    return _from_frame(path, frame, names, features, label, where)
 
 
-def _separator(path: Path, text: str) -> str:
-    """Return the separator that is equally often in the first two lines, or else the most frequent in the first."""
+def _separator(path: Path) -> str:
+    """Return what separates the fields: the most frequent of comma, semicolon and tab in the first line."""
     if path.suffix.lower() == ".tsv":
         return "\t"
-    lines = [line for line in QUOTED.sub("", text[:100_000]).splitlines() if line.strip()][:2] or [""]
-    for separator in "\t;,":  # the comma last, because it may be the decimal comma
-        if 0 < lines[0].count(separator) == lines[-1].count(separator):
-            return separator
-    return max(",;\t", key=lines[0].count)
+    with path.open(encoding="utf-8-sig") as file:
+        first_line = next((line for line in file if line.strip()), "")
+    return max(",;\t", key=QUOTED.sub("", first_line).count)
 
 
-def _scan(path: Path, text: str, separator: str) -> tuple[list[str], list[int]]:
-    """Return the cells of the first record, and the lines of all records; check that all have as many cells.
-
-    This takes 1 s for 50 MB. pandas, which reads the numbers, knows no lines and fills up records that are too short.
-    """
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, skipinitialspace=True, strict=True)
-    first: list[str] = []
-    lines: list[int] = []
+def _line(path: Path, separator: str, record: int) -> int:
+    """Return the line on which a record begins; records and lines differ by blank lines and by quoted line breaks."""
     line = 1
-    try:
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        reader = csv.reader(file, delimiter=separator, skipinitialspace=True)
         for cells in reader:
-            if len(cells) > 1 or any(map(str.strip, cells)):
-                first = first or [cell.strip() for cell in cells]
-                lines.append(line)
-                if len(cells) != len(first):
-                    raise ValueError(
-                        f"{path}, line {line}: {len(cells)} fields, but line {lines[0]} has {len(first)}. Every line "
-                        "needs as many; put a field that contains the separator in quotes."
-                    )
+            if len(cells) > 1 or any(cell.strip() for cell in cells):
+                if record == 0:
+                    break
+                record -= 1
             line = reader.line_num + 1
-    except csv.Error as error:
-        raise ValueError(f"{path}, line {line}: {error}. Check the quotes in and after that line.") from error
-    if not lines:
-        raise ValueError(f"{path} holds blank lines only.")
-    return first, lines
+    return line
 
 
-def _is_header(cells: Sequence[str], wanted: Collection[str], decimal: str) -> bool:
+def _is_header(cells: Sequence[str], wanted: Collection[str]) -> bool:
     """Whether the first record has a cell of text; or else all the wanted names, which are numbers then."""
-    if any(cell not in MISSING and cell.lower() not in BOOLEANS and np.isnan(_number(cell, decimal)) for cell in cells):
+    if np.isnan(_as_numbers(pd.Series([cell for cell in cells if cell not in MISSING], dtype=str))).any():
         return True
     return bool(wanted) and set(wanted) <= set(cells) and len(set(cells)) == len(cells)
 
@@ -262,7 +245,8 @@ def _select_columns(
     """Return the positions of the feature columns and of the target."""
     targets = [] if target is None else [target]
     if not names:
-        for name in (*targets, *ignore):
+        if targets or ignore:
+            name = [*targets, *ignore][0]
             raise ValueError(f"{path} has no header line, so it has no column {name!r}. Add a line of column names.")
         if feature_names:
             message = f"{path} has no header line; its columns are taken to be {_listed(feature_names)}."
@@ -280,8 +264,8 @@ def _select_columns(
     return [names.index(name) for name in features], None if target is None else names.index(target)
 
 
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names[:MAX_NAMED]) + (", …" if len(names) > MAX_NAMED else "")
+def _listed(names: Sequence[str], separator: str = ", ") -> str:
+    return separator.join(names[:MAX_NAMED]) + (f"{separator}…" if len(names) > MAX_NAMED else "")
 
 
 def _read_parquet(path: Path, feature_names: Sequence[str], target: str | None, ignore: Sequence[str]) -> _Table:
@@ -293,10 +277,8 @@ def _read_parquet(path: Path, feature_names: Sequence[str], target: str | None, 
         raise ValueError(f"{path} cannot be read as a Parquet file ({error}).") from error
     names = [str(name) for name in frame.columns]
     features, label = _select_columns(path, names, len(names), feature_names, target, ignore)
-    if not len(frame):
-        raise ValueError(f"{path} has no rows.")
-    frame.columns = range(len(names))
-    return _from_frame(path, frame, names, features, label, ".", _row_number)
+    frame.columns = pd.RangeIndex(len(names))
+    return _from_frame(path, frame, names, features, label, _row_number)
 
 
 def _row_number(row: int) -> str:
@@ -309,56 +291,62 @@ def _from_frame(
     names: list[str],
     features: list[int],
     label: int | None,
-    decimal: str,
-    place: Callable[[int], str],
+    where: Callable[[int], str],
 ) -> _Table:
-    columns, problems = [], {}
-    for position in features:
-        column = _as_numbers(frame[position], decimal)
-        columns.append(column)
-        bad = ~(np.abs(column) <= MAX_NUMBER)
-        if bad.any():
-            row = int(bad.argmax())
-            name = names[position] if names else str(position + 1)
-            problems[name] = f"{place(row)}, column {name!r}: {str(frame[position].iat[row]).strip()!r}"
+    """Convert the feature columns to numbers and the target to text; columns have their positions as names."""
+    if frame.empty:
+        raise ValueError(f"{path} has no rows.")
+    values = np.stack([_as_numbers(frame[column]) for column in features], axis=1)
+    bad = ~_finite_as_float32(values)
+    problems = {}
+    for index in np.flatnonzero(bad.any(axis=0)):
+        row, column = int(bad[:, index].argmax()), features[index]
+        name = names[column] if names else str(column + 1)
+        problems[name] = f"{where(row)}, column {name!r}: {str(frame[column].iat[row]).strip()!r}"
     if problems:
-        raise _not_numbers(path, list(problems.values()), list(problems) if names else [])
-    rows = np.stack(columns, axis=1, dtype=np.float32, casting="same_kind")
-    target = "" if label is None else names[label]
-    texts = None if label is None else frame[label].astype(object).where(frame[label].notna(), "").map(str).str.strip()
-    return _Table(path, rows, tuple(names[each] for each in features) if names else (), columns, target, texts, decimal, place)
+        raise _not_finite(path, list(problems.values()), list(problems) if names else [])
+    feature_names = tuple(names[column] for column in features) if names else ()
+    if label is None:
+        return _Table(values, feature_names, None, None, where)
+    cells = frame[label].astype(object)
+    texts = cells.where(cells.notna(), "").map(str).str.strip()
+    return _Table(values, feature_names, names[label], texts, where)
 
 
-def _as_numbers(column: pd.Series, decimal: str) -> Array:
-    """Return a column as float64; NaN where a cell is not a number, true and false as 1 and 0."""
+def _as_numbers(column: pd.Series) -> NDArray[np.float64]:
+    """Return a column as float64; NaN where a cell is not a number, 1 and 0 for true and false."""
     if not pd.api.types.is_numeric_dtype(column):
         texts = column.astype(str).str.strip()
-        if decimal == ",":
-            texts = texts.str.translate(COMMA_TO_POINT)
         column = texts.str.lower().map(BOOLEANS).fillna(pd.to_numeric(texts, errors="coerce"))
-    return np.asarray(column.to_numpy(np.float64, na_value=nan))
+    return np.asarray(column.to_numpy(np.float64, na_value=np.nan))
 
 
-def _not_numbers(path: Path, problems: Sequence[str], columns: Sequence[str] = ()) -> ValueError:
+def _finite_as_float32(values: Array) -> NDArray[np.bool_]:
+    with np.errstate(over="ignore"):
+        return np.asarray(np.isfinite(values.astype(np.float32)))
+
+
+def _not_finite(path: Path, problems: Sequence[str], columns: Sequence[str] = ()) -> ValueError:
     """Return the error about cells that are not finite numbers in single precision."""
-    listed = "; ".join(problems[:MAX_NAMED]) + ("; …" if len(problems) > MAX_NAMED else "")
     advice = (
         "Encode text as numbers, write numbers like 12.5, and fill in missing values (scikit-learn's SimpleImputer) or "
         "leave such rows out."
     )
     if columns:
         advice += f" Or leave out the columns: {ignore_flag(columns)}. If they hold the labels: --target."
-    return ValueError(f"{path} holds cells that are not finite numbers (in single precision): {listed}. {advice}")
+    return ValueError(
+        f"{path} holds cells that are not finite numbers (in single precision): {_listed(problems, '; ')}. {advice}"
+    )
 
 
-def _target_values(table: _Table) -> NDArray[np.float64]:
+def _target_values(path: Path, table: _Table) -> NDArray[np.float64]:
     """Return the values of a regression, NaN where there is none."""
     assert table.texts is not None
-    values = _as_numbers(table.texts, table.decimal)
+    values = _as_numbers(table.texts)
     bad = ~np.isfinite(values) & ~table.texts.isin(MISSING).to_numpy()
     if bad.any():
         row = int(bad.argmax())
-        raise _not_numbers(table.path, [f"{table.place(row)}, column {table.target!r}: {table.texts.iat[row]!r}"])
+        raise _not_finite(path, [f"{table.where(row)}, column {table.target!r}: {table.texts.iat[row]!r}"])
     return values
 
 
@@ -367,43 +355,38 @@ def _target_labels(texts: pd.Series, names: Collection[str] = ()) -> Array:
 
     Whole numbers stay strings where different ones would become equal, like 0123 and 123: these are names.
     """
-    labels: dict[str, Any] = dict.fromkeys(texts.unique())
-    given = [text for text in labels if text not in MISSING and text != "-1" and text not in names]
-    numbers = [_number(text) for text in given]
-    if not all(map(isfinite, numbers)):
-        labels.update(zip(given, given, strict=True))
-    elif not all(map(float.is_integer, numbers)):
-        labels.update(zip(given, numbers, strict=True))
-    else:
-        # A float is exact up to 2**53. "1.0" and "1" are the same number, written by programs; "01" is another name.
-        spellings = {re.sub(r"\.0*$", "", text) for text in given}
-        as_text = len(spellings) > len(set(numbers)) or any(abs(number) >= 2**53 for number in numbers)
-        for text, number in zip(given, numbers, strict=True):
-            labels[text] = None if number == -1 else text if as_text else int(number)
-    labels.update((name, name) for name in names)
+    labels: dict[str, Any] = {text: text if text in names else None for text in texts.unique()}
+    given = pd.Series([text for text in labels if text not in (*names, *MISSING, str(NO_LABEL))], dtype=str)
+    numbers = pd.to_numeric(given, errors="coerce").astype(float)
+    all_numbers, all_whole = np.isfinite(numbers).all(), (numbers % 1 == 0).all()
+    # "1.0" and "1" are one number, written by different programs; "01" and "1" are two names.
+    spellings = given.str.replace(r"\.0*$", "", regex=True).nunique()
+    are_names = spellings > numbers.nunique() or (numbers.abs() >= MAX_EXACT_INTEGER).any()
+    for text, number in zip(given, numbers.tolist(), strict=True):
+        if not all_numbers:
+            labels[text] = text
+        elif not all_whole:
+            labels[text] = number
+        elif number != NO_LABEL:
+            labels[text] = text if are_names else int(number)
     items = [labels[text] for text in texts]
     return np.array(items, dtype=object if None in items or len(set(map(type, items))) > 1 else None)
 
 
-def _number(text: str, decimal: str = ".") -> float:
-    """Return the number that a text spells, NaN if none; 1_000 is Python's spelling alone."""
-    try:
-        return nan if "_" in text else float(text.translate(COMMA_TO_POINT) if decimal == "," else text)
-    except ValueError:
-        return nan
-
-
-def _warn_numbered_rows(table: _Table) -> None:
+def _warn_numbered_rows(path: Path, table: _Table) -> None:
     """Warn of columns that number the rows, like pandas' index: a network would learn from the order of the rows."""
-    for name, column in zip(table.names, table.columns, strict=False):
-        low, high, n = column.min(), column.max(), len(column)
+    rows = len(table.values)
+    if rows < MIN_NUMBERED:
+        return
+    for name, column in zip(table.names, table.values.T, strict=False):  # arrays have no names
+        low, high = column.min(), column.max()
         # Columns without a name may skip numbers: rows were dropped after they were numbered.
-        if n < MIN_NUMBERED or not (high - low == n - 1 or UNNAMED.fullmatch(name)):
+        if not (high - low == rows - 1 or UNNAMED.fullmatch(name)):
             continue
-        if (column == np.rint(column)).all() and len(np.unique(column)) == n:
+        if (column == np.rint(column)).all() and len(np.unique(column)) == rows:
             warnings.warn(
-                f"{table.path}: the column {name!r} numbers the rows, from {low:.0f} to {high:.0f}, and is learned from "
-                f"like any other. Leave it out ({ignore_flag([name])}), unless the number says something about a row.",
+                f"{path}: the column {name!r} numbers the rows, from {low:.0f} to {high:.0f}, and is learned from like "
+                f"any other. Leave it out ({ignore_flag([name])}), unless the number says something about a row.",
                 UserWarning,
                 stacklevel=3,
             )
@@ -434,12 +417,12 @@ def _read_arrays(path: Path, target: str | None, ignore: Sequence[str]) -> _Tabl
         raise ValueError(
             f"{path}: {x_name} has shape {x.shape} and type {x.dtype}; expected numbers, rows first, (n, ...)."
         )
-    with np.errstate(over="ignore"):
-        rows = x.astype(np.float32)
-    if not np.isfinite(rows).all():
-        index = np.unravel_index(np.isfinite(rows).argmin(), x.shape)
-        raise _not_numbers(path, [f"{x_name}{[int(each) for each in index]}: {str(x[index])!r}"])
-    if y is not None and y.shape != (len(x),):
+    finite = _finite_as_float32(x)
+    if not finite.all():
+        index = np.unravel_index(finite.argmin(), x.shape)
+        raise _not_finite(path, [f"{x_name}{[int(each) for each in index]}: {str(x[index])!r}"])
+    if y is None:
+        return _Table(x, (), None, None, _row_number)
+    if y.shape != (len(x),):
         raise ValueError(f"{path}: {y_name} has shape {y.shape}, but there are {len(x)} rows. Save one label per row.")
-    texts = None if y is None else pd.Series(y.astype(str).tolist(), dtype=str).str.strip()
-    return _Table(path, rows, (), [], y_name, texts, ".", _row_number)
+    return _Table(x, (), y_name, pd.Series(y.astype(str), dtype=str).str.strip(), _row_number)

@@ -29,8 +29,6 @@ FAR, FAR_SINGLE = 2, 10
 """Rows farther than this many times the training rows' range beyond it are of another scale: many rows, or one."""
 NARROW = 1 / 100
 """Images that cover less than this share of the training rows' range are of another scale."""
-MAX_COMPARED_ROWS = 1000
-"""Rows to predict that are compared with the training rows' range."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -275,7 +273,7 @@ def check_scale(X: NDArray[Any], columns: Sequence[str] | None = None, *, stackl
             f"Each of the {X.shape[1]} columns holds a single value in all {len(X)} rows, so there is nothing to learn "
             "from. Check how the rows were read or preprocessed."
         )
-    message = None
+    message = _far_from_unit_size(X, mean, deviation, varying, columns)
     if _looks_like_pixels(X, lowest, highest, deviation):
         divisor = 255.0 if highest.max() > 128 else highest.max()
         message = (
@@ -283,17 +281,17 @@ def check_scale(X: NDArray[Any], columns: Sequence[str] | None = None, *, stackl
             f"A ladder's usual noise of 0.3 assumes values of about unit size. Divide them by {divisor:g}, or set "
             "preprocess='standardize'."
         )
-    else:
-        message = _far_from_unit_size(X, mean, deviation, varying, columns)
     if message:
         warnings.warn(message, ScaleWarning, stacklevel=stacklevel)
     constant = np.flatnonzero(~varying & (lowest != 0))
     if constant.size:
         named = [f"{_name(column, columns)} (always {lowest[column]:g})" for column in constant[:MAX_NAMED]]
-        flags = "" if columns is None else f", or tikas train {ignore_flag([str(columns[column]) for column in constant])}"
+        remedy = "scikit-learn's VarianceThreshold"
+        if columns is not None:
+            remedy += f" or tikas train {ignore_flag([str(columns[column]) for column in constant.tolist()])}"
         warnings.warn(
             f"Columns are constant and carry no information: {_listed(named, constant.size)}. Drop them, for instance "
-            f"with scikit-learn's VarianceThreshold{flags}.",
+            f"with {remedy}.",
             ScaleWarning,
             stacklevel=stacklevel,
         )

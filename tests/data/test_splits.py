@@ -1,0 +1,152 @@
+"""Splits: labeled rows are balanced over the classes, validation rows are apart, and both depend on the seed alone."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tikas.data.splits import Split, split
+
+Y = np.array([0, 1, 2] * 20 + [-1] * 15)
+
+
+@st.composite
+def possible_splits(draw: st.DrawFn) -> tuple[np.ndarray, int, int, int]:
+    n_classes, rows_per_class = draw(st.integers(1, 6)), draw(st.integers(3, 15))
+    validation = draw(st.integers(0, rows_per_class // 3))  # small enough to leave enough rows of each class
+    labels = draw(st.integers(n_classes, n_classes * (rows_per_class - validation)))
+    y = np.concatenate([np.repeat(np.arange(n_classes), rows_per_class), np.full(draw(st.integers(0, 20)), -1)])
+    order = np.random.default_rng(draw(st.integers(0, 100))).permutation(len(y))
+    return y[order], labels, validation, draw(st.integers(0, 2**40))
+
+
+@settings(max_examples=60)
+@given(possible_splits())
+def test_a_split_is_balanced_disjoint_and_reproducible(case: tuple[np.ndarray, int, int, int]) -> None:
+    y, labels, validation, seed = case
+    rows = split(y, labels, validation=validation, seed=seed)
+
+    counts = np.bincount(y[rows.labeled], minlength=y.max() + 1)
+    all_labels = np.count_nonzero(y >= 0) - validation
+    assert counts.sum() == len(set(rows.labeled)) == labels
+    assert np.ptp(counts) <= 1 or labels == all_labels
+    assert len(rows.validation) == validation
+    assert (y[rows.validation] >= 0).all()
+    assert set(rows.labeled) <= set(rows.unlabeled)
+    assert sorted([*rows.unlabeled, *rows.validation]) == list(range(len(y)))
+    assert rows.fully_labeled == (labels == len(y) - validation)
+    assert set(rows.hidden(y)) == set(np.flatnonzero(y >= 0)) - set(rows.labeled) - set(rows.validation)
+
+    again = split(y, labels, validation=validation, seed=seed)
+    for name in ("labeled", "unlabeled", "validation"):
+        assert getattr(rows, name).dtype == np.int64
+        np.testing.assert_array_equal(getattr(rows, name), getattr(again, name))
+
+
+def test_the_rows_of_a_seed_never_change() -> None:
+    """Records of experiments name their seed only."""
+    rows = split(Y, 6, validation=4, seed=0)
+    assert rows.labeled.tolist() == [32, 57, 52, 0, 26, 25]
+    assert rows.validation.tolist() == [29, 33, 51, 58]
+
+
+def test_seeds_draw_different_rows_and_give_the_remainder_to_different_classes() -> None:
+    splits = [split(Y, 7, validation=10, seed=seed) for seed in range(20)]
+    assert len({tuple(sorted(rows.labeled)) for rows in splits}) == 20
+    assert len({tuple(rows.validation) for rows in splits}) == 20
+    assert {int(np.bincount(Y[rows.labeled]).argmax()) for rows in splits} == {0, 1, 2}
+
+
+def test_the_number_of_labels_changes_no_validation_row_and_few_labels_are_among_many() -> None:
+    few, many = (split(Y, labels, validation=9, seed=3) for labels in (6, 30))
+    np.testing.assert_array_equal(few.validation, many.validation)
+    assert set(few.labeled) < set(many.labeled)
+
+
+@pytest.mark.parametrize("labels", [None, 11])
+def test_all_labels_are_used_balanced_or_not(labels: int | None) -> None:
+    assert sorted(split(np.array([0] * 9 + [1] * 2 + [-1] * 4), labels).labeled) == list(range(11))
+
+
+def test_rows_without_a_label_are_only_used_as_unlabeled_rows() -> None:
+    rows = split(Y, None, validation=20, seed=1)
+    unknown = set(np.flatnonzero(Y == -1))
+    assert unknown <= set(rows.unlabeled)
+    assert not unknown & {*rows.labeled, *rows.validation}
+
+
+def test_unsigned_codes_are_split_like_signed_ones() -> None:
+    signed, unsigned = (split(Y[Y >= 0].astype(dtype), 6, validation=4) for dtype in (np.int64, np.uint8))
+    np.testing.assert_array_equal(signed.labeled, unsigned.labeled)
+    np.testing.assert_array_equal(signed.validation, unsigned.validation)
+
+
+def test_each_class_keeps_a_labeled_row_to_train_on() -> None:
+    y = np.array([0] * 5 + [1, 2, 2, -1])
+    for seed in range(20):
+        rows = split(y, None, validation=5, seed=seed)
+        assert sorted(y[rows.labeled]) == [0, 1, 2]
+        assert len(rows.validation) == 5
+
+
+def drawn_from_all_labels(y: np.ndarray, validation: int, seed: int) -> list[int]:
+    drawn = np.random.default_rng([seed, 1]).choice(np.flatnonzero(y >= 0), validation, replace=False)
+    return np.sort(drawn).tolist()
+
+
+@pytest.mark.parametrize(("seed", "expected"), [(2, [0, 1, 2, 4, 7]), (5, [0, 2, 3, 4, 6]), (0, None)])
+def test_validation_rows_are_drawn_again_only_if_they_take_the_last_row_of_a_class(
+    seed: int, expected: list[int] | None
+) -> None:
+    y = np.array([0] * 6 + [1] * 2)
+    drawn = drawn_from_all_labels(y, 5, seed)
+    assert ({6, 7} <= set(drawn)) == (expected is not None)
+    assert split(y, None, validation=5, seed=seed).validation.tolist() == (expected or drawn)
+
+
+def test_a_fully_labeled_split_has_the_same_rows_in_both_parts_of_an_update() -> None:
+    rows = np.arange(60)
+    assert Split(rows[:6], rows, rows[:0]).batch_sizes(100, 50) == (60, 50)
+    assert Split(rows, rows, rows[:0]).batch_sizes(20, 50) == (20, 20)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({"labels": 61}, "labels=61 .* 60 "),
+        ({"labels": 60, "validation": 1}, "labels=60 .* 59 "),
+        ({"labels": 2}, "labels=2 .* 3 classes"),
+        ({"labels": 0}, "labels=0 .* 3 classes"),
+        ({"labels": -1}, "labels=-1"),
+        ({"labels": 6, "validation": -2}, "validation=-2"),
+        ({"labels": 6, "seed": -3}, "seed=-3"),
+        ({"labels": None, "validation": 58}, "validation=58 .* at most 57"),
+    ],
+)
+def test_impossible_counts_are_named(arguments: dict[str, Any], named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        split(Y, **arguments)
+
+
+@pytest.mark.parametrize(("classes", "name"), [(None, "1"), (["cat", "dog"], "'dog'")])
+def test_a_class_with_too_few_rows_is_named_with_the_largest_possible_number(classes: Any, name: str) -> None:
+    with pytest.raises(ValueError, match=f"Class {name} has 2 .* labels=8 .* needs 4.* at most 4 labels"):
+        split(np.array([0] * 9 + [1] * 2), 8, classes=classes)
+
+
+@pytest.mark.parametrize(
+    ("y", "named"),
+    [
+        (np.array([0.0, 1.0]), "float64"),
+        (np.array([[0, 1]]), r"\(1, 2\)"),
+        (np.array(["a", "b"]), "<U1"),
+        (np.array([-1, -1]), "None of the 2 rows"),
+        (np.array([0, 1, -2]), "-2"),
+        (np.array([], np.int64), "None of the 0 rows"),
+    ],
+)
+def test_targets_that_are_no_class_codes_are_an_error(y: np.ndarray, named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        split(y, None)
