@@ -1,9 +1,9 @@
 """Convert the records of revision 7fcccce and before, whose recipes held the data set, and check every figure.
 
-    git worktree add /tmp/before 7fcccce
-    python benchmarks/convert_records.py /tmp/before/results results
+    git worktree add ../before 7fcccce
+    python benchmarks/convert_records.py ../before/results results
     make tables
-    python benchmarks/convert_records.py /tmp/before/results results --check
+    python benchmarks/convert_records.py ../before/results results --check
 
 The first call writes the converted files, the second compares them, and the tables made from them, with the originals:
 every record must be found with all its figures, and every row of a table must have the same figures as before.
@@ -79,10 +79,10 @@ def write(old: Path, new: Path) -> None:
 
 
 def check_records(old: Path, new: Path) -> None:
-    """Check that the converted records are these, in this order, and that each member's is found by what it measured."""
+    """Check that the converted records are these, in this order, and are found by what they measured."""
     from tikas.paper.records import Records, record_key
 
-    before, after = list(records_of(old)), list(records_of(new))
+    before, after = (sorted(records_of(folder), key=lambda each: each[0]) for folder in (old, new))
     assert [(file, _numbers(record)) for file, record in before] == [(file, _numbers(record)) for file, record in after]
     found, members = Records.read(new), 0
     for _, record in after:
@@ -119,7 +119,7 @@ def check_tables(old: Path, new: Path) -> None:
 
 
 def figures_of(page: str) -> list[tuple[str, list[str]]]:
-    """Return the rows of all tables: the name of an experiment or setting, and the texts of all figures and verdicts."""
+    """Return the rows of all tables: the name of an experiment, and the texts of all figures and verdicts."""
     rows = []
     for line in page.splitlines():
         if line.startswith("|") and not set(line) <= set("|-: "):

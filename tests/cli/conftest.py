@@ -17,6 +17,7 @@ Run = Callable[..., int]
 def _empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("TIKAS_DATA", raising=False)
+    monkeypatch.setenv("COLUMNS", "200")  # tables are printed without line breaks
 
 
 @pytest.fixture

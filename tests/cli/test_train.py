@@ -10,11 +10,12 @@ import pandas as pd
 import pytest
 
 import tikas
+from tikas.cli.train import PRESETS
 from tikas.data.datasets import Dataset
 from tikas.data.splits import split
 from tikas.estimators.base import LadderEstimator
 from tikas.training.engines import EagerEngine
-from tikas.training.recipe import Recipe, default_costs, default_epochs
+from tikas.training.recipe import SMALL, Recipe, default_costs, default_epochs
 from tikas.training.trainer import TrainingDivergedError
 
 QUICK = ["--network", "16", "--epochs", "2", "--quiet"]
@@ -73,6 +74,20 @@ def test_every_setting_of_a_recipe_is_an_option(run, capsys) -> None:
         assert f"--{field.replace('_', '-')} " in printed
 
 
+def test_help_states_the_defaults_of_each_data_set(run, capsys) -> None:
+    assert run("train", "--help") == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    names = ("digits", "mnist", "cifar10")
+    for setting in ("labels", "epochs"):
+        stated = ", ".join(f"{PRESETS[name][setting]} for {name}" for name in names)
+        assert f"Default: {stated}" in printed
+    networks = [
+        " ".join(map(str, network)) for network in (SMALL.network, *(PRESETS[each]["network"] for each in names[1:]))
+    ]
+    assert "Default: {}; for mnist {}; for cifar10 {}.".format(*networks) in printed
+    assert f"Default: {SMALL.noise[0]}; for mnist and cifar10 {PRESETS['mnist']['noise'][0]}." in printed
+
+
 def test_options_set_the_recipe_of_the_saved_model(run) -> None:
     options = "--noise 0.2 0.4 --costs 5 --denoiser mlp --activation tanh --calibration labeled --precision exact"
     rates = "--learning-rate 0.01 --annealed 0.5 --batch-size 60 --labeled-batch-size 30 --labels 60 --validation 100"
@@ -113,7 +128,7 @@ def test_a_seed_determines_its_member_alone_or_with_others(run) -> None:
 def test_errors_are_measured_on_labels_that_were_not_used(run, capsys) -> None:
     assert run("train", *write_table(), "--labels", "20", "--validation", "30", *QUICK) == 0
     printed = capsys.readouterr().out
-    assert re.search(r"error on the 150 hidden labels .* validation error", " ".join(re.findall(r"[\w ]+", printed)))
+    assert re.search(r"error on the 150 hidden labels .* validation error", printed)
     assert printed.count(" %") == 4
     assert "--validation" not in printed
 
@@ -142,7 +157,7 @@ def test_brackets_in_a_file_name_are_printed_as_they_are(run, capsys) -> None:
 
 def test_a_class_with_too_few_labels_is_named(run, capsys) -> None:
     kinds = ["low"] * 30 + ["high"] * 4
-    Path("mine.csv").write_text("a,kind\n" + "".join(f"{i},{kind}\n" for i, kind in enumerate(kinds)))
+    Path("mine.csv").write_text("a,kind\n" + "".join(f"{i % 7},{kind}\n" for i, kind in enumerate(kinds)))
     options = ["--data", "mine.csv", "--target", "kind", "--batch-size", "30", "--network", "4", "--quiet"]
     assert run("train", *options, "--labels", "20") == 2
     message = capsys.readouterr().err
@@ -155,8 +170,8 @@ def test_a_regression_is_measured_in_the_unit_of_its_target(run, capsys) -> None
     y = (100 + 20 * x[:, 0] - 10 * x[:, 1]).round(2)
     lines = [f"{a},{b},{price}" for (a, b), price in zip(x, y, strict=True)]
     Path("mine.csv").write_text("\n".join(["a,b,price", *lines, "0.1,0.2,"]))
-    options = ["--data", "mine.csv", "--target", "price", "--task", "regression", "--labels", "60", "--validation", "40"]
-    assert run("train", *options, "--network", "16", "--epochs", "60", "--quiet", *OUTPUT) == 0
+    options = "--data mine.csv --target price --task regression --labels 60 --validation 40"
+    assert run("train", *options.split(), "--network", "16", "--epochs", "60", "--quiet", *OUTPUT) == 0
     hidden_error, validation_error, _, baseline_error, *_ = map(
         float, re.findall(r"([\d.]+) │", capsys.readouterr().out)
     )
@@ -341,6 +356,17 @@ def test_the_ladder_is_kept_if_the_network_to_compare_diverges(run, capsys, monk
     assert "model saved to m.safetensors" in captured.out
     assert "no denoising costs" in captured.err
     assert "became infinite" in captured.err
+
+
+def test_no_model_is_saved_if_the_ladder_diverges(run, capsys, monkeypatch) -> None:
+    def diverge(*_: object, **__: object) -> None:
+        raise TrainingDivergedError({0: "the supervised cost became infinite"})
+
+    monkeypatch.setattr(tikas.LadderClassifier, "fit", diverge)
+    assert run("train", *QUICK) == 1
+    captured = capsys.readouterr()
+    assert (captured.out, "became infinite" in captured.err) == ("", True)
+    assert not list(Path("models").iterdir())
 
 
 def interrupt_after(updates: int, monkeypatch: pytest.MonkeyPatch) -> None:

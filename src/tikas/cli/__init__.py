@@ -7,7 +7,7 @@ import re
 import sys
 import warnings
 from collections.abc import Sequence
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 
@@ -40,7 +40,7 @@ def _root(
     """Ladder networks: learn classes or values from a few labels and many unlabeled rows."""
 
 
-def main(arguments: Sequence[str] | None = None) -> NoReturn:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command and exit: 0 after success, 1 after a failure, 2 after wrong usage, 130 after Ctrl-C."""
     # Threads that spin while they wait slow each other down where another process uses the same cores.
     os.environ.setdefault("GOMP_SPINCOUNT", "30000")
@@ -63,7 +63,6 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         except (ArithmeticError, ImportError, OSError, RuntimeError) as error:
             print_error(error)
             sys.exit(FAILURE)
-    sys.exit()
 
 
 def _repeat_list_options(words: Sequence[str]) -> list[str]:

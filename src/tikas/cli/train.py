@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
@@ -58,7 +58,7 @@ class Measured(NamedTuple):
 
     title: str
     rows: Dataset
-    chosen: list[NDArray[Any]]
+    chosen: Sequence[NDArray[Any] | slice]
 
 
 def train(
@@ -293,7 +293,8 @@ def _splits(rows: Dataset, n_labels: int | None, validation: int, seeds: range) 
     """Return the split of each seed."""
     from tikas.data.splits import split
 
-    return [split(_codes(rows), n_labels, validation=validation, seed=seed, classes=rows.classes) for seed in seeds]
+    classes = None if rows.classes is None else rows.classes.tolist()
+    return [split(_codes(rows), n_labels, validation=validation, seed=seed, classes=classes) for seed in seeds]
 
 
 def _codes(rows: Dataset) -> NDArray[Any]:
@@ -334,7 +335,7 @@ def _labels(rows: Dataset) -> NDArray[Any]:
     """Return the targets as an estimator takes them: class names, None where unlabeled; or values."""
     if rows.classes is None:
         return rows.targets
-    labels = rows.classes[rows.targets].astype(object)
+    labels: NDArray[Any] = rows.classes[rows.targets].astype(object)
     labels[~rows.labeled] = None
     return labels
 

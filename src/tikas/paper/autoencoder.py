@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from tikas.data.batches import generator
 from tikas.model.ladder import Costs, Ladder, Stream, squared_distance
-from tikas.model.layers import DenseRung, per_unit, product, reset_dense_weight
+from tikas.model.layers import DenseRung, product, reset_dense_weight
+from tikas.model.normalization import per_unit
 from tikas.model.specs import Dense, RungSpec
 from tikas.training.recipe import Recipe
 

@@ -13,6 +13,7 @@ from difflib import get_close_matches
 from statistics import mean, stdev
 from typing import Any, Literal, NamedTuple, Self
 
+from tikas.model.specs import DenoiserName
 from tikas.training.recipe import Recipe
 
 Labels = int | Literal["all"]
@@ -108,17 +109,23 @@ class Experiment:
     @property
     def program(self) -> Hashable:
         """Experiments with equal programs can train as one ensemble: in all else, its members may differ."""
-        denoised = [float(cost > 0) for cost in self.recipe.cost_per_level()]
-        shared = replace(self.recipe, costs=denoised, noise=0, learning_rate=1, annealed=0)
+        denoised = tuple(float(cost > 0) for cost in self.recipe.cost_per_level())
+        shared = replace(self.recipe, costs=denoised, noise=(0.0,), learning_rate=1.0, annealed=0.0)
         labels = self.labels if self.recipe.calibration == "labeled" else self.labels == "all"
         return self.data, labels, self.validation, self.attached, shared
 
 
 class Row(NamedTuple):
-    """A row of a table, with a cell for each column: an experiment, a figure quoted as printed, or nothing ("")."""
+    """A row of a table: for each column an experiment, a figure that the paper quotes from `source`, or ""."""
 
     title: str
     cells: Sequence[Experiment | str]
+    source: str = ""
+
+    @property
+    def experiments(self) -> list[Experiment]:
+        """The experiments, from left to right."""
+        return [cell for cell in self.cells if isinstance(cell, Experiment)]
 
 
 class Table(NamedTuple):
@@ -132,12 +139,12 @@ class Table(NamedTuple):
     @property
     def measured_rows(self) -> list[Row]:
         """The rows with experiments."""
-        return [row for row in self.rows if any(isinstance(cell, Experiment) for cell in row.cells)]
+        return [row for row in self.rows if row.experiments]
 
     @property
     def experiments(self) -> list[Experiment]:
         """All experiments, row by row."""
-        return [cell for row in self.rows for cell in row.cells if isinstance(cell, Experiment)]
+        return [experiment for row in self.rows for experiment in row.experiments]
 
 
 def select(experiments: Iterable[Experiment], names: Iterable[str]) -> list[Experiment]:
@@ -175,6 +182,11 @@ def _row(title: str, *cells: Experiment | str) -> Row:
     return Row(title, cells)
 
 
+def _quoted(title: str, source: str, *figures: str) -> Row:
+    """Build a row of figures that the paper quotes from another one."""
+    return Row(title, figures, source)
+
+
 BASELINE = Recipe(costs=(0,), noise=(0.3, 0.5))
 FULL = Recipe()
 FULL_1000 = Recipe(costs=(2000, 20, 0.1))
@@ -192,15 +204,15 @@ TABLE_1 = Table(
     "Table 1: permutation-invariant MNIST, 784-1000-500-250-250-250-10",
     ("100", "1000", "all"),
     (
-        _row("*Semi-sup. Embedding* (quoted: Weston et al. 2012)", "16.86", "5.73", "1.5"),
-        _row("*Transductive SVM (with all labels: SVM)* (quoted: from Weston et al. 2012)", "16.81", "5.38", "1.40"),
-        _row("*MTC* (quoted: Rifai et al. 2011)", "12.03", "3.64", "0.81"),
-        _row("*Pseudo-label* (quoted: Lee 2013)", "10.49", "3.46", ""),
-        _row("*AtlasRBF* (quoted: Pitelis et al. 2014)", "8.10 ± 0.95", "3.68 ± 0.12", "1.31"),
-        _row("*DGN* (quoted: Kingma et al. 2014)", "3.33 ± 0.14", "2.40 ± 0.02", "0.96"),
-        _row("*DBM, Dropout* (quoted: Srivastava et al. 2014)", "", "", "0.79"),
-        _row("*Adversarial* (quoted: Goodfellow et al. 2015)", "", "", "0.78"),
-        _row("*Virtual Adversarial* (quoted: Miyato et al. 2015)", "2.12", "1.32", "0.64 ± 0.03"),
+        _quoted("Semi-sup. Embedding", "Weston et al. 2012", "16.86", "5.73", "1.5"),
+        _quoted("Transductive SVM (with all labels: SVM)", "from Weston et al. 2012", "16.81", "5.38", "1.40"),
+        _quoted("MTC", "Rifai et al. 2011", "12.03", "3.64", "0.81"),
+        _quoted("Pseudo-label", "Lee 2013", "10.49", "3.46", ""),
+        _quoted("AtlasRBF", "Pitelis et al. 2014", "8.10 ± 0.95", "3.68 ± 0.12", "1.31"),
+        _quoted("DGN", "Kingma et al. 2014", "3.33 ± 0.14", "2.40 ± 0.02", "0.96"),
+        _quoted("DBM, Dropout", "Srivastava et al. 2014", "", "", "0.79"),
+        _quoted("Adversarial", "Goodfellow et al. 2015", "", "", "0.78"),
+        _quoted("Virtual Adversarial", "Miyato et al. 2015", "2.12", "1.32", "0.64 ± 0.03"),
         _row(
             "Baseline: MLP, BN, Gaussian noise",
             _cell("table1/baseline/100", BASELINE, "21.74 ± 1.77"),
@@ -252,8 +264,8 @@ TABLE_2 = Table(
     "Table 2: convolutional networks on MNIST",
     ("100", "all"),
     (
-        _row("*EmbedCNN* (quoted: Weston et al. 2012)", "7.75", ""),
-        _row("*SWWAE* (quoted: Zhao et al. 2015)", "9.17", "0.71"),
+        _quoted("EmbedCNN", "Weston et al. 2012", "7.75", ""),
+        _quoted("SWWAE", "Zhao et al. 2015", "9.17", "0.71"),
         _row(
             "Baseline: Conv-Small, supervised only",
             _cell("table2/small-baseline/100", SMALL_BASELINE, "6.43 ± 0.84"),
@@ -268,11 +280,11 @@ TABLE_2 = Table(
             replace(SMALL, costs=(0.2,), epochs=30),
         ),
         _small(
-            "Conv-Small, Γ-model, cost, noise, learning rate and epochs chosen here",
+            "Conv-Small, Γ-model, all settings chosen here, 70 epochs",
             "small-gamma-input",
             replace(SMALL_INPUT, epochs=70),
         ),
-        _small("Conv-Small, Γ-model, the same for 150 epochs", "small-gamma-input-long", SMALL_INPUT),
+        _small("Conv-Small, Γ-model, all settings chosen here, 150 epochs", "small-gamma-input-long", SMALL_INPUT),
         _small("Conv-Small, full ladder", "small-full", replace(SMALL, costs=(100, *[0.01] * 8, 1), epochs=30)),
     ),
 )
@@ -282,8 +294,8 @@ TABLE_3 = Table(
     "Table 3: convolutional networks on CIFAR-10, without augmentation",
     ("4000", "all"),
     (
-        _row("*All-Convolutional ConvPool-CNN-C* (quoted: Springenberg et al. 2014)", "", "9.31"),
-        _row("*Spike-and-Slab Sparse Coding* (quoted: Goodfellow et al. 2012)", "31.9", ""),
+        _quoted("All-Convolutional ConvPool-CNN-C", "Springenberg et al. 2014", "", "9.31"),
+        _quoted("Spike-and-Slab Sparse Coding", "Goodfellow et al. 2012", "31.9", ""),
         _row(
             "Baseline: Conv-Large, supervised only",
             _cell("table3/large-baseline/4000", LARGE_BASELINE, "23.33 ± 0.61", runs=4, data="cifar10"),
@@ -297,30 +309,32 @@ TABLE_3 = Table(
     ),
 )
 
+
+def _denoising(title: str, name: str, denoiser: DenoiserName, at_100: str, at_1000: str) -> Row:
+    return _row(
+        title,
+        _cell(f"table4/{name}/100", replace(FULL, denoiser=denoiser), at_100),
+        _cell(f"table4/{name}/1000", replace(FULL_1000, denoiser=denoiser), at_1000),
+    )
+
+
 TABLE_4 = Table(
     "table4",
     "Table 4: denoising functions, permutation-invariant MNIST, noise 0.3",
     ("100", "1000"),
-    [
-        _row(
-            title,
-            _cell(f"table4/{name}/100", replace(FULL, denoiser=denoiser), at_100),
-            _cell(f"table4/{name}/1000", replace(FULL_1000, denoiser=denoiser), at_1000),
-        )
-        for title, name, denoiser, at_100, at_1000 in (
-            ("Proposed g: Gaussian z", "g", "gaussian", "1.06 ± 0.07", "1.03 ± 0.06"),
-            ("Comparison g1: miniature MLP with z̃u", "g1", "mlp", "1.11 ± 0.07", "1.11 ± 0.06"),
-            ("Comparison g2: no augmented term z̃u", "g2", "no-product", "2.03 ± 0.09", "1.70 ± 0.08"),
-            ("Comparison g3: linear g but with z̃u", "g3", "linear", "1.49 ± 0.10", "1.30 ± 0.08"),
-            ("Comparison g4: only the mean depends on u", "g4", "additive", "2.90 ± 1.19", "2.11 ± 0.45"),
-        )
-    ],
+    (
+        _denoising("Proposed g: Gaussian z", "g", "gaussian", "1.06 ± 0.07", "1.03 ± 0.06"),
+        _denoising("Comparison g1: miniature MLP with z̃u", "g1", "mlp", "1.11 ± 0.07", "1.11 ± 0.06"),
+        _denoising("Comparison g2: no augmented term z̃u", "g2", "no-product", "2.03 ± 0.09", "1.70 ± 0.08"),
+        _denoising("Comparison g3: linear g but with z̃u", "g3", "linear", "1.49 ± 0.10", "1.30 ± 0.08"),
+        _denoising("Comparison g4: only the mean depends on u", "g4", "additive", "2.90 ± 1.19", "2.11 ± 0.45"),
+    ),
 )
 
 
 def _attached(rung: int, labels: int) -> Experiment:
-    settings = {"attached": rung, "against": f"table1/baseline/{labels}"}
-    return _cell(f"appendix/rung{rung}/{labels}", AUTOENCODER, runs=3, **settings)
+    name, baseline = f"appendix/rung{rung}/{labels}", f"table1/baseline/{labels}"
+    return _cell(name, AUTOENCODER, runs=3, attached=rung, against=baseline)
 
 
 APPENDIX = Table(

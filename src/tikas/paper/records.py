@@ -20,6 +20,8 @@ from tikas.training.recipe import Recipe
 
 Record = Mapping[str, Any]
 
+CPU_INFO = Path("/proc/cpuinfo")
+
 
 class DamagedRecordWarning(UserWarning):
     """A line of a file of records was skipped: it cannot be read, or has an impossible value."""
@@ -46,7 +48,7 @@ def hardware(device: Any) -> str:
 def _processor() -> str:
     """The name of the processor, with its family where a virtual machine removed the number from the name."""
     try:
-        text = Path("/proc/cpuinfo").read_text().split("\n\n")[0]
+        text = CPU_INFO.read_text().split("\n\n")[0]
     except OSError:
         return platform.processor() or platform.machine()
     info = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in text.splitlines())}
@@ -115,7 +117,7 @@ def read_records(path: str | Path) -> list[Record]:
 
 
 def _numbered_records(path: str | Path) -> list[tuple[int, Record]]:
-    found = []
+    found: list[tuple[int, Record]] = []
     for number, line in enumerate(Path(path).read_bytes().splitlines(), 1):
         try:
             record = json.loads(line)
@@ -228,14 +230,14 @@ class Records:
         (most, _), *others = Counter(record["hardware"] for record in records).most_common()
         same = [record for record in records if record["hardware"] == most]
         timed = [record for record in same if "continued_after_epochs" not in record]
-        labeled = [record.get(f"{figure}_labeled_statistics") for record in records]
+        labeled = [record[each] for record in records if (each := f"{figure}_labeled_statistics") in record]
         seconds, epochs = (
             [record[name] / record.get("members", 1) for record in timed if name in record]
             for name in ("seconds", "seconds_per_epoch")
         )
         return Measurement(
             errors={record["seed"]: record[figure] for record in records},
-            labeled=None if None in labeled else Summary.of(labeled),
+            labeled=Summary.of(labeled) if len(labeled) == len(records) else None,
             seconds=mean(seconds) if seconds else None,
             seconds_per_epoch=mean(epochs) if epochs else None,
             hardware=most,

@@ -15,9 +15,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from math import sqrt
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
-from tikas.paper.experiments import CURVE, EXPERIMENTS, TABLE_4, TABLES, Experiment, Row, Summary, Table, select
+from tikas.paper.experiments import CURVE, EXPERIMENTS, TABLE_4, TABLES, Experiment, Summary, Table, select
 from tikas.paper.records import Measurement, Records
 from tikas.report.plots import Errors, Timing, plot_error_against_seconds, plot_errors
 
@@ -33,9 +33,16 @@ tie, count as this one."""
 MISSING = "missing"
 
 SUMMARIES = {
-    "mnist": "text table1/full table1/bottom table1/gamma table1/baseline",
-    "convolutions": "table2/fc table2/small-gamma table2/small-gamma-input-long table2/small-full table2/small-baseline "
-    "table3/large-gamma table3/large-baseline",
+    "mnist": ["text", "table1/full", "table1/bottom", "table1/gamma", "table1/baseline"],
+    "convolutions": [
+        "table2/fc",
+        "table2/small-gamma",
+        "table2/small-gamma-input-long",
+        "table2/small-full",
+        "table2/small-baseline",
+        "table3/large-gamma",
+        "table3/large-baseline",
+    ],
 }
 """Short tables for the README: rows of the paper's tables, by the name of the short table."""
 
@@ -62,10 +69,11 @@ def p_value(one: Summary, other: Summary) -> float | None:
     """
     from scipy import stats
 
-    known = []
-    for each in (one, other):
-        if each.deviation is not None and each.runs > 1:
-            known.append((each.mean, max(each.deviation, ROUNDING), each.runs))
+    known = [
+        (each.mean, max(each.deviation, ROUNDING), each.runs)
+        for each in (one, other)
+        if each.deviation is not None and each.runs > 1
+    ]
     if not known:
         return None
     if len(known) == 2:
@@ -110,7 +118,7 @@ def all_tables(records: Records) -> dict[str, str]:
         tables[table.name] = _paper_table(table, records)
         tables[f"{table.name}-details"] = _detail_table(table.experiments, records)
     for name, rows in SUMMARIES.items():
-        tables[name] = _summary_table([each for row in rows.split() for each in select(EXPERIMENTS, [row])], records)
+        tables[name] = _summary_table([each for row in rows for each in select(EXPERIMENTS, [row])], records)
     return tables
 
 
@@ -125,19 +133,17 @@ def _paper_table(table: Table, records: Records) -> str:
     """Return a table as the paper prints it, with the measured error above the paper's."""
     rows = []
     for row in table.rows:
-        if isinstance(row, Row):
-            cells = {experiment.column: _cell(experiment, records) for experiment in row.experiments}
-            rows.append([row.title, *(cells.get(column, "") for column in table.columns)])
-        else:
-            quoted = (f"*{figure}*" if figure else "" for figure in row.figures)
-            rows.append([f"*{row.title}* (quoted: {row.source})", *quoted])
+        title = f"*{row.title}* (quoted: {row.source})" if row.source else row.title
+        rows.append([title, *(_cell(cell, records) for cell in row.cells)])
     return markdown_table(["", *table.columns], rows)
 
 
-def _cell(experiment: Experiment, records: Records) -> str:
-    measurement, _, verdict = compare(experiment, records)
+def _cell(cell: Experiment | str, records: Records) -> str:
+    if isinstance(cell, str):
+        return f"*{cell}*" if cell else ""
+    measurement, _, verdict = compare(cell, records)
     measured = f"**{measurement.summary.text()}**" if measurement else MISSING
-    return f"{measured}{f', {verdict}' if verdict else ''}<br>{_reference(experiment)}"
+    return f"{measured}{f', {verdict}' if verdict else ''}<br>{_reference(cell)}"
 
 
 def _reference(experiment: Experiment) -> str:
@@ -158,7 +164,7 @@ def _detail_table(experiments: Iterable[Experiment], records: Records) -> str:
 
 
 def figures(measurement: Measurement | None, seeds: int) -> list[str]:
-    """Return the texts of mean and deviation, confidence interval, and seeds; those are listed if the first are missing."""
+    """Return mean ± deviation, interval and number of seeds as text; seeds that are not the first ones are named."""
     if measurement is None:
         return [MISSING, "", f"0 of {seeds}"]
     limits, measured = interval(measurement.summary), set(measurement.errors)
@@ -193,9 +199,9 @@ def _verdict_table(records: Records) -> str:
         comparisons = [compare(experiment, records) for experiment in experiments]
         counts = Counter(each.verdict for each in comparisons)
         measured = sum(each.measurement is not None for each in comparisons)
-        numbers = [len(experiments), measured, *(counts[verdict] for verdict in Verdict.__args__)]
+        numbers = [len(experiments), measured, *(counts[verdict] for verdict in get_args(Verdict))]
         rows.append([title, *map(str, numbers)])
-    return markdown_table(["experiments", "number", "measured", *Verdict.__args__], rows)
+    return markdown_table(["experiments", "number", "measured", *get_args(Verdict)], rows)
 
 
 def _order_table(records: Records) -> str:
@@ -220,7 +226,7 @@ def _curve_table(records: Records) -> str:
         measurement = records.measurement(experiment.key)
         seconds, hardware = circumstances(measurement)
         steady = _seconds(_steady_seconds(experiment, measurement)) if measurement else ""
-        sizes = ", ".join(map(str, sorted(measurement.sizes))) if measurement else ""
+        sizes = _listed(measurement.sizes) if measurement else ""
         measured = figures(measurement, experiment.seeds)
         rows.append([str(experiment.recipe.epochs), *measured, seconds, steady, sizes, hardware])
     header = ["epochs", "measured", "95 % interval", "seeds", "seconds", "without warm-up", "ensembles of", "hardware"]
@@ -233,13 +239,7 @@ def _steady_seconds(experiment: Experiment, measurement: Measurement) -> float |
 
 
 def _summary_table(experiments: Iterable[Experiment], records: Records) -> str:
-    titles = {
-        each.name: row.title
-        for table in TABLES
-        for row in table.rows
-        if isinstance(row, Row)
-        for each in row.experiments
-    }
+    titles = {each.name: row.title for table in TABLES for row in table.measured_rows for each in row.experiments}
     rows = []
     for experiment in experiments:
         measurement = records.measurement(experiment.key)
@@ -253,6 +253,11 @@ def _summary_table(experiments: Iterable[Experiment], records: Records) -> str:
 # Pages and figures
 
 _MARKED = re.compile(r"(<!-- table: (\S+) -->\n).*?(<!-- /table -->)", re.DOTALL)
+
+
+def marked(name: str) -> str:
+    """Return the markers between which the table of this name is written."""
+    return f"<!-- table: {name} -->\n<!-- /table -->"
 
 
 def fill(page: str, tables: Mapping[str, str]) -> str:
@@ -271,32 +276,80 @@ def fill_pages(paths: Iterable[Path], tables: Mapping[str, str]) -> None:
         path.write_text(fill(path.read_text(), tables))
 
 
-def draw_figures(records: Records, folder: Path) -> None:
+def render(records: Records, results: Path, pages: Iterable[Path] = ()) -> list[Path]:
+    """Fill the tables of README.md in the folder `results` and of other pages, and draw the figures.
+
+    Parameters
+    ----------
+    records : Records
+    results : Path
+        The folder for the figures and README.md; without that file a page with all tables is written.
+    pages : iterable of Path, optional
+        Other Markdown files with marked tables.
+
+    Returns
+    -------
+    list of Path
+        The files that were written.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     [path.name for path in render(Records(), Path(folder))]
+    ['README.md']
+    """
+    page = results / "README.md"
+    tables = all_tables(records)
+    if not page.exists():
+        page.write_text("# Results\n\n" + "\n".join(f"## {name}\n\n{marked(name)}\n" for name in tables))
+    written = [page, *pages]
+    fill_pages(written, tables)
+    return [*written, *draw_figures(records, results)]
+
+
+def draw_figures(records: Records, folder: Path) -> list[Path]:
     """Draw the errors of each table with a measured experiment, and error against seconds, as SVG files."""
+    drawn = []
     for table in TABLES:
         rows: dict[str, dict[str, Errors]] = {}
-        for row in table.rows:
-            if isinstance(row, Row):
-                rows[row.title] = {each.column: _errors(each, records) for each in row.experiments}
+        for row in table.measured_rows:
+            rows[row.title] = {each.column: _errors(each, records) for each in row.experiments}
         if any(errors.measured for row in rows.values() for errors in row.values()):
-            plot_errors(folder / f"{table.name}.svg", table.columns, rows)
-    series: dict[str, list[Timing]] = {}
-    for experiment in CURVE:
-        measurement = records.measurement(experiment.key)
-        if measurement and measurement.seconds is not None:
-            summary, limits = measurement.summary, interval(measurement.summary)
-            margin = (limits[1] - limits[0]) / 2 if limits else 0.0
-            steady = _steady_seconds(experiment, measurement)
-            timing = Timing(f"{experiment.recipe.epochs} epochs", summary.mean, margin, measurement.seconds, steady)
-            series.setdefault(measurement.hardware, []).append(timing)
-    if series:
-        plot_error_against_seconds(folder / "curve.svg", dict(sorted(series.items())))
+            drawn.append(folder / f"{table.name}.svg")
+            plot_errors(drawn[-1], table.columns, rows)
+    curve = _timings(records)
+    if curve:
+        drawn.append(folder / "curve.svg")
+        plot_error_against_seconds(drawn[-1], curve)
+    return drawn
 
 
 def _errors(experiment: Experiment, records: Records) -> Errors:
     measurement, published = records.measurement(experiment.key), experiment.published
     measured = list(measurement.errors.values()) if measurement else []
     return Errors(measured, published.mean if published else None, published.deviation if published else None)
+
+
+def _timings(records: Records) -> dict[str, list[Timing]]:
+    """Return the timed schedules of the curve by their hardware, which is named with the sizes of its ensembles."""
+    timings: dict[str, list[Timing]] = {}
+    sizes: dict[str, set[int]] = {}
+    for experiment in CURVE:
+        measurement = records.measurement(experiment.key)
+        if measurement is None or measurement.seconds is None:
+            continue
+        error, limits = measurement.summary.mean, interval(measurement.summary)
+        margin = (limits[1] - limits[0]) / 2 if limits else 0.0
+        steady = _steady_seconds(experiment, measurement)
+        timing = Timing(f"{experiment.recipe.epochs} epochs", error, margin, measurement.seconds, steady)
+        timings.setdefault(measurement.hardware, []).append(timing)
+        sizes.setdefault(measurement.hardware, set()).update(measurement.sizes)
+    return {f"{name}, ensembles of {_listed(sizes[name])}": timings[name] for name in sorted(timings)}
+
+
+def _listed(sizes: Iterable[int]) -> str:
+    return ", ".join(map(str, sorted(sizes)))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -307,9 +360,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--page", type=Path, action="append", default=[], help="another Markdown file with marked tables"
     )
     options = parser.parse_args(arguments)
-    records = Records.read(options.results)
-    fill_pages([options.results / "README.md", *options.page], all_tables(records))
-    draw_figures(records, options.results)
+    render(Records.read(options.results), options.results, options.page)
 
 
 if __name__ == "__main__":

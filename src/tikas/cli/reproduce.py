@@ -1,0 +1,140 @@
+"""`tikas reproduce`: measure the paper's experiments, list them, or fill the tables from the records."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tikas.cli.options import FAILURE, INTERRUPTED, DataDir, Device, Quiet, check_output, print_error
+
+if TYPE_CHECKING:
+    from tikas.paper.experiments import Experiment
+    from tikas.paper.records import Records
+    from tikas.paper.reproduce import Outcome
+
+
+def reproduce(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="NAMES",
+            help="Tables, rows or cells: table1, table1/full, table1/full/100, text, appendix, curve; or all.",
+        ),
+    ] = None,
+    list_only: Annotated[
+        bool, typer.Option("--list", help="Show these names, or all, and how much of each is measured.")
+    ] = False,
+    render: Annotated[
+        bool, typer.Option("--render", help="Fill the tables of README.md in --results, and draw the figures.")
+    ] = False,
+    seeds: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Seeds of each experiment. Default: as many as the paper.")
+    ] = None,
+    first_seed: Annotated[int, typer.Option(metavar="N", min=0, help="The first of these seeds.")] = 0,
+    epochs: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Another number of epochs, to try it out: records go to smoke.jsonl."),
+    ] = None,
+    max_members: Annotated[int, typer.Option(metavar="N", min=1, help="Members of the largest ensemble.")] = 40,
+    results: Annotated[
+        Path, typer.Option(metavar="FOLDER", help="Folder with records: all its .jsonl files are read.")
+    ] = Path("results"),
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="File for new records. Default: paper.jsonl in --results."),
+    ] = None,
+    data_dir: DataDir = None,
+    device: Device = None,
+    quiet: Quiet = False,
+) -> None:
+    """Measure what the paper's tables lack: members that have no record yet.
+
+    A member's record is written when its ensemble is finished. After an interruption, the same command resumes from the
+    last snapshot.
+
+    \b
+    tikas reproduce --list
+    tikas reproduce table1/full/100
+    tikas reproduce all --seeds 2 --epochs 3
+    tikas reproduce --render
+    """
+    if not (names or list_only or render):
+        raise typer.BadParameter(
+            "Say what to measure, for example table1/full/100 or all; --list shows all names.", param_hint="NAMES"
+        )
+    from tikas.paper.records import Records
+
+    output = output or results / ("paper.jsonl" if epochs is None else "smoke.jsonl")
+    experiments = _select(names or [], everything=list_only and not names, epochs=epochs)
+    records = Records.read(results, output)
+    exit_code = 0
+    if list_only:
+        for experiment in experiments:
+            print(_line(experiment, records, seeds))
+    elif experiments:
+        from tikas.paper.reproduce import reproduce as measure
+        from tikas.training.environment import pick_device
+
+        check_output(output)
+        pick_device(device)  # otherwise each experiment would fail by itself
+        limits: dict[str, Any] = {"seeds": seeds, "first_seed": first_seed, "max_members": max_members}
+        outcome = measure(experiments, records, output, **limits, data_dir=data_dir, device=device, quiet=quiet)
+        exit_code = _report(outcome, output)
+    if render:
+        _render(records, results)
+    raise typer.Exit(exit_code)
+
+
+def _select(names: list[str], *, everything: bool, epochs: int | None) -> list[Experiment]:
+    """Return the experiments of these names, with another number of epochs if one is given."""
+    from tikas.paper.experiments import EXPERIMENTS, select
+
+    everything = everything or "all" in names
+    chosen = select(EXPERIMENTS, [name for name in names if name != "all"])
+    experiments = list(EXPERIMENTS) if everything else chosen
+    if epochs is None:
+        return experiments
+    return [replace(each, recipe=replace(each.recipe, epochs=epochs)) for each in experiments]
+
+
+def _line(experiment: Experiment, records: Records, seeds: int | None) -> str:
+    """Return name, number of measured seeds, measured and published error; experiments may share members."""
+    measurement = records.measurement(experiment.key)
+    wanted = experiment.seeds if seeds is None else seeds
+    done = 0 if measurement is None else len(measurement.errors)
+    measured = "missing" if measurement is None else f"measured {measurement.summary.text()}"
+    published = f"paper {experiment.published.text()}" if experiment.published else ""
+    return f"{experiment.name:<44}{done:>4} of {max(done, wanted):<4}{measured:<26}{published}".rstrip()
+
+
+def _report(outcome: Outcome, output: Path) -> int:
+    """Print what was measured and what failed, and return the exit code."""
+    counts = [f"{outcome.measured} members measured", f"{outcome.finished_before} measured before"]
+    if outcome.failures:
+        counts.append(f"{len(outcome.failures)} failures")
+    print(f"{', '.join(counts)}; records in {output}")
+    names_by_reason: dict[str, list[str]] = {}  # one cause, such as missing data, may stop many experiments
+    for name, reason in outcome.failures.items():
+        names_by_reason.setdefault(reason, []).append(name)
+    for reason, names in names_by_reason.items():
+        print_error(f"{', '.join(names)}: {reason}")
+    if outcome.interrupted:
+        print_error("interrupted; the same command continues from the last snapshot, at most about a minute ago.")
+        return INTERRUPTED
+    return FAILURE if outcome.failures else 0
+
+
+def _render(records: Records, results: Path) -> None:
+    from tikas.paper.render import render
+    from tikas.report.plots import PlotsMissingError
+
+    if not results.is_dir():
+        raise NotADirectoryError(f"--results {results} is not a folder. Give the folder with the records.")
+    try:
+        for path in render(records, results):
+            print(path)
+    except PlotsMissingError as error:
+        print_error(error)
