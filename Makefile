@@ -21,10 +21,11 @@ types: $(READY)
 pytest: $(READY)
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
-# Tables in results/ and in the README, from the records; a test fails where they are stale.
+# Tables in results/, docs/ and the README, from the records; a test fails where they are stale.
 tables: $(READY)
 	$(BIN)/python -m tikas.paper.render --results results --page README.md
 	$(BIN)/python benchmarks/render_studies.py
+	$(BIN)/python benchmarks/render_docs.py
 
 bench: $(READY)
 	$(BIN)/python benchmarks/bench.py

@@ -1,11 +1,11 @@
-"""What an update gains on a CPU when the C library keeps the memory that the update before it has freed.
+"""How much faster an update is on a CPU if the C library keeps freed memory for the next allocation.
 
     python benchmarks/allocation.py --record results/bench.jsonl
 
 Every update allocates activations and gradients, and frees them. By default glibc returns large blocks to the system,
-which clears their pages again on the next write. Its thresholds are set through the environment here, in one process
-per measurement: "returned" has glibc's defaults, "kept" has both thresholds at 1 GiB. glibc raises its thresholds by
-itself once a process has freed something large (a data set, for example), so these are the figures of a fresh process.
+which clears their pages before the next use. Each measurement runs in its own process, with glibc's thresholds set in
+the environment: "returned" has the defaults, "kept" has both thresholds at 1 GiB. glibc raises its thresholds by itself
+after a process has freed something large, such as a data set, so these figures hold for a process that has not.
 """
 
 import json
@@ -19,7 +19,7 @@ from statistics import median
 
 import torch
 
-from common import Figure, new_parser, pick_device, print_machine, report, start_engine
+from common import Figure, new_parser, print_machine, report, start_engine
 from tikas.training.recipe import Recipe
 
 LADDERS: dict[str, tuple[Recipe, tuple[int, ...], int, int]] = {
@@ -32,7 +32,7 @@ KEPT = {"MALLOC_MMAP_THRESHOLD_": str(2**30), "MALLOC_TRIM_THRESHOLD_": str(2**3
 
 
 def measure(name: str, program: str) -> dict[str, float]:
-    """Milliseconds and new pages per update and member, in this process."""
+    """Return milliseconds and new pages of memory per update and member, measured in this process."""
     recipe, shape, members, updates = LADDERS[name]
     engine = start_engine(recipe, torch.device("cpu"), members=members, updates=5, shape=shape, program=program)
     rates = torch.full((5,), 0.002)
@@ -46,14 +46,14 @@ def measure(name: str, program: str) -> dict[str, float]:
 
 
 def measure_in_process(name: str, program: str, *, kept: bool) -> dict[str, float]:
-    """The same in a process of its own."""
+    """Return the same, measured in a process of its own."""
     environment = {key: value for key, value in os.environ.items() if key not in KEPT}
     command = [sys.executable, __file__, "--worker", name, "--program", program]
     done = subprocess.run(
         command, env=environment | (KEPT if kept else {}), capture_output=True, text=True, check=False
     )
     if done.returncode:
-        raise SystemExit(f"allocation.py: {name}: {done.stderr.strip().splitlines()[-1:]}")
+        raise SystemExit(f"allocation.py: {name}: {''.join(done.stderr.strip().splitlines()[-1:])}")
     figures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return figures
 
@@ -68,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.worker:
         print(json.dumps(measure(options.worker, options.program)))
         return
-    device = pick_device("cpu")
+    device = torch.device("cpu")
     print_machine(device)
     for name in options.ladders:
         rounds = [

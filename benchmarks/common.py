@@ -1,33 +1,35 @@
-"""What the benchmark scripts share: engines on synthetic rows, timing in turn, one line and one record per figure."""
+"""Shared by the benchmark scripts: engines on synthetic rows, interleaved timing, and lines and records of figures."""
 
 from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
+if TYPE_CHECKING:
+    from tikas.data.datasets import Dataset
+
 Program = Literal["compiled", "uncompiled", "eager"]
 
+RESULTS = Path(__file__).resolve().parents[1] / "results"
 CLASSES = 10
 LONG_RUN = 100_000
 """So many updates that `choose_engine` compiles."""
-
-
 MIN_ROUNDS = 3
 
 # Engines on synthetic rows
 
 
 @dataclass(frozen=True)
-class Started:
-    """An engine with the settings of torch that `Trainer.fit` makes around it."""
+class TimedEngine:
+    """An engine on synthetic rows, with the precision and the number of threads that `Trainer.fit` gives it."""
 
     engine: Any
     exact: bool
@@ -51,19 +53,16 @@ class Started:
         """The engine's class and the type of its products, for example ``"CompiledEngine, bfloat16"``."""
         return f"{type(self.engine).__name__}, {str(self.dtype).removeprefix('torch.')}"
 
-    @contextmanager
-    def environment(self) -> Iterator[None]:
-        """The settings of torch of a fit with this engine."""
-        from tikas.training.environment import arithmetic, training_environment
+    def arithmetic(self) -> AbstractContextManager[None]:
+        """Return a context with the precision and the number of threads of a fit with this engine."""
+        from tikas.training.environment import arithmetic
 
-        device = self.batches.device
-        with training_environment(device), arithmetic(device, exact=self.exact, one_thread=self.one_thread):
-            yield
+        return arithmetic(self.batches.device, exact=self.exact, one_thread=self.one_thread)
 
-    def train_epoch(self, rate: float = 0.002) -> torch.Tensor:
-        """Train for one epoch with these settings."""
-        with self.environment():
-            return self.engine.train_epoch(torch.full((self.batches.updates,), rate))
+    def train_epoch(self) -> torch.Tensor:
+        """Train for one epoch in that context."""
+        with self.arithmetic():
+            return self.engine.train_epoch(torch.full((self.batches.updates,), 0.002))
 
 
 def start_engine(
@@ -75,7 +74,7 @@ def start_engine(
     shape: tuple[int, ...] = (784,),
     program: Program = "compiled",
     exact: bool = False,
-) -> Started:
+) -> TimedEngine:
     """Build the engine that would train this recipe, on as many synthetic rows as make these updates an epoch.
 
     Uniform noise takes as long to train on as images do.
@@ -130,7 +129,7 @@ def start_engine(
         engine = EagerEngine(models, batches)
     else:
         engine = choose_engine(models, batches, LONG_RUN if program == "compiled" else 0, exact=exact)
-    return Started(engine, exact, multiplications(models, batches) < SECOND_THREAD_FROM)
+    return TimedEngine(engine, exact, multiplications(models, batches) < SECOND_THREAD_FROM)
 
 
 # Timing
@@ -168,15 +167,18 @@ class Timing:
 def interleave(sides: Sequence[Side], device: torch.device, seconds: float) -> dict[str, Timing]:
     """Run a block of each side to warm up, then all of them in turn for about this long, at least three times.
 
-    A busy machine slows all sides alike then.
+    Taking turns makes a busy machine slow all sides alike. On a CPU all of them keep freed memory, as in a fit.
     """
-    first = {side.name: _seconds(side.block, device) for side in sides}
+    from tikas.training.environment import training_environment
+
     blocks: dict[str, list[float]] = {side.name: [] for side in sides}
-    started, rounds = time.perf_counter(), 0
-    while rounds < MIN_ROUNDS or time.perf_counter() - started < seconds:
-        rounds += 1
-        for side in sides:
-            blocks[side.name].append(1000 * _seconds(side.block, device) / side.units)
+    with training_environment(device):
+        first = {side.name: _seconds(side.block, device) for side in sides}
+        started, rounds = time.perf_counter(), 0
+        while rounds < MIN_ROUNDS or time.perf_counter() - started < seconds:
+            rounds += 1
+            for side in sides:
+                blocks[side.name].append(1000 * _seconds(side.block, device) / side.units)
     return {
         side.name: Timing(blocks[side.name], max(0.0, first[side.name] - median(blocks[side.name]) * side.units / 1000))
         for side in sides
@@ -197,7 +199,7 @@ def synchronize(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def epochs_of(engine: Started, name: str, *, units: float | None = None) -> Side:
+def epochs_of(engine: TimedEngine, name: str, *, units: float | None = None) -> Side:
     """An epoch of this engine as a side; by default the unit is one update of one member."""
     return Side(name, engine.train_epoch, units or engine.batches.updates * engine.members)
 
@@ -235,7 +237,7 @@ class Figure:
             for name, value in self.details.items()
             if isinstance(value, int | float | str)
         )
-        return f"{self.what:<30}{ms:>12}   {ratio:<22}{details}".rstrip()
+        return f"{self.what:<30}{ms:>12}   {ratio:<24} {details}".rstrip()
 
     def record(self, device: torch.device, *, quick: bool = False) -> dict[str, Any]:
         """The figure as a record, with hardware, versions and revision."""
@@ -249,7 +251,7 @@ def timed_figure(
     benchmark: str,
     what: str,
     timing: Timing,
-    engine: Started,
+    engine: TimedEngine,
     against: tuple[str, Timing] | None = None,
     **details: Any,
 ) -> Figure:
@@ -288,17 +290,20 @@ def print_machine(device: torch.device) -> None:
     print(", ".join([about["hardware"], *(f"{name} {version}" for name, version in about["versions"].items())]))
 
 
+def load_flat(data: str, data_dir: Path | None = None) -> tuple[Dataset, Dataset]:
+    """Return the training and the test rows of a data set, images as vectors of their pixels."""
+    from tikas.data.datasets import load_dataset
+
+    train, test = load_dataset(data, data_dir)
+    return tuple(replace(part, rows=part.rows.reshape(len(part), -1)) for part in (train, test))
+
+
 def new_parser(description: str | None) -> argparse.ArgumentParser:
     """A parser with the options that all scripts have: ``--device`` and ``--record``."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", help="cpu or cuda; by default a GPU if there is one")
-    parser.add_argument("--record", type=Path, help="a .jsonl file to add the figures to")
+    parser.add_argument("--record", type=Path, help="a .jsonl file to append the records to")
     return parser
-
-
-def pick_device(name: str | None) -> torch.device:
-    """The device of ``--device``; by default a GPU if there is one."""
-    return torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
 
 
 def seeds_in_words(members: int) -> str:

@@ -3,18 +3,20 @@
     python benchmarks/compare_revisions.py OTHER_CHECKOUT
     python benchmarks/compare_revisions.py OTHER_CHECKOUT --gpu --out comparison.json
 
-OTHER_CHECKOUT is a folder with the other revision's `src/tikas`; it need not be installed, nor does this one. Each side
-runs in its own process with its own `src` first on PYTHONPATH, and the two are measured in turn, so that a busy machine
-slows both alike. Building, compiling and warm-up happen before the first measurement.
+OTHER_CHECKOUT is a folder with the other revision's `src/tikas`; `git worktree add OTHER_CHECKOUT REVISION` makes one.
+Each side runs in its own process with its own `src` first on PYTHONPATH, and the two are measured in turn, so that a
+busy machine slows both alike. Building, compiling and warm-up happen before the first measurement. If a revision needs
+libraries that this environment does not have, put the folder where they are installed on PYTHONPATH.
 
 The ratio is (milliseconds of the other revision) / (milliseconds of this one): above 1, this revision is faster. It is
 the median over the rounds of the ratio within each round.
 
 CPU cases: an eager update of the digits network, compiled updates of the MNIST network (one seed and four), a fit of
 150 x 4 rows for one epoch, `import tikas`, `tikas --help`. GPU cases (`--gpu`): updates of the MNIST network on 60,000
-synthetic rows (one seed, ten, forty) and of the digits network, captured without compiling. `--cases` selects by name.
+synthetic rows (one seed, ten, forty) and of the digits network, captured without compiling. `--cases` chooses by name,
+also among further ones: `tikas train` ("demo") and convolutions.
 
-Both APIs are supported: the one with `tikas.training.engines`, and the one before it with `tikas.training.engine`.
+Revisions up to 7fcccce have another API: `_start_old` uses it, and can go when nobody compares with these any more.
 """
 
 from __future__ import annotations
@@ -28,16 +30,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 HERE = Path(__file__).resolve().parents[1]
-LONG_RUN = 100_000
-"""So many updates that `choose_engine` compiles."""
 START_SECONDS = 240
 """How long a worker may take to build, compile and warm up one case."""
 
@@ -88,14 +87,16 @@ SHAPES = {"mnist": (784,), "digits": (64,), "conv_small": (1, 28, 28)}
 
 
 class Running(NamedTuple):
-    """Something that is ready to be timed: one block of work, and how many units it is (updates of one seed, or fits).
+    """A case that is ready to be timed: one block of work, and how many units it is (updates of one seed, or fits).
 
-    `synchronize` waits until the device has finished.
+    `synchronize` waits until the device has finished. `program` is the engine's class and the type of its products:
+    two sides that differ there do not run the same work.
     """
 
     block: Callable[[], object]
     units: int
     synchronize: Callable[[], None]
+    program: str = ""
 
 
 # In the worker: start a case with the API of the revision that is imported
@@ -110,11 +111,13 @@ def start(case: Case) -> Running:
     device = torch.device(case.device)
     synchronize = torch.cuda.synchronize if device.type == "cuda" else _nothing
     start_api = _start_new if find_spec("tikas.training.engines") else _start_old
-    return Running(start_api(case, device), case.updates * case.members, synchronize)
+    block, program = start_api(case, device)
+    return Running(block, case.updates * case.members, synchronize, program)
 
 
-def _start_new(case: Case, device: Any) -> Callable[[], object]:
+def _start_new(case: Case, device: Any) -> tuple[Callable[[], object], str]:
     from common import start_engine
+    from tikas.training.environment import training_environment
     from tikas.training.recipe import SMALL, Recipe
 
     engine = start_engine(
@@ -125,10 +128,15 @@ def _start_new(case: Case, device: Any) -> Callable[[], object]:
         shape=SHAPES[case.network],
         program=case.program,
     )
-    return engine.train_epoch
+
+    def train_epoch() -> None:
+        with training_environment(device):
+            engine.train_epoch()
+
+    return train_epoch, engine.program
 
 
-def _start_old(case: Case, device: Any) -> Callable[[], object]:
+def _start_old(case: Case, device: Any) -> tuple[Callable[[], object], str]:
     import torch
     from tikas.data.streams import Examples, Streams
     from tikas.training.allocation import freed_memory_kept
@@ -136,6 +144,7 @@ def _start_old(case: Case, device: Any) -> Callable[[], object]:
     from tikas.training.engine import UPDATES_IN_A_REPLAY, launch, suitable_arithmetic
     from tikas.training.fleet import Fleet
 
+    from common import LONG_RUN
     from tikas.data.splits import split
     from tikas.training.recipe import DIGITS, Recipe
 
@@ -168,7 +177,7 @@ def _start_old(case: Case, device: Any) -> Callable[[], object]:
         with suitable_arithmetic(fleet), freed_memory_kept(device):
             fleet.train_epoch(rates)
 
-    return train_epoch
+    return train_epoch, f"{type(fleet).__name__}, {str(fleet.dtype).removeprefix('torch.')}"
 
 
 def _recipe(network: str, recipe: Any, small: Any) -> Any:
@@ -236,7 +245,7 @@ def serve() -> None:
                 running = start(CASES[command["case"]])
                 first = seconds_of(running, 1)
                 seconds_of(running, 1)
-                reply(warm_up_seconds=first, block_seconds=seconds_of(running, 1))
+                reply(warm_up_seconds=first, block_seconds=seconds_of(running, 1), program=running.program)
             else:
                 assert running is not None
                 seconds = seconds_of(running, command["blocks"])
@@ -255,11 +264,12 @@ class Checkout:
     name: str
     path: Path
     worker: subprocess.Popen[str] | None = None
-    log: Any = field(default_factory=lambda: tempfile.TemporaryFile("w+"))  # noqa: SIM115
+    log: IO[str] | None = None
 
     @property
     def environment(self) -> dict[str, str]:
-        return {**os.environ, "PYTHONPATH": str(self.path / "src")}
+        paths = [str(self.path / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
+        return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
     @property
     def revision(self) -> str:
@@ -271,6 +281,7 @@ class Checkout:
 
     def send(self, **command: Any) -> None:
         if self.worker is None or self.worker.poll() is not None:
+            self.stop()
             self._start()
         assert self.worker is not None
         assert self.worker.stdin is not None
@@ -284,9 +295,7 @@ class Checkout:
         ready, _, _ = select.select([self.worker.stdout], [], [], seconds)
         line = self.worker.stdout.readline() if ready else ""
         if not line:
-            self.stop()
-            self.log.seek(0)
-            last = self.log.read().strip().splitlines()[-1:]
+            last = self.stop()
             raise RuntimeError(f"{self.name}: no reply in {seconds:.0f} s" if not ready else f"{self.name}: {last}")
         reply: dict[str, Any] = json.loads(line)
         if "error" in reply:
@@ -294,6 +303,7 @@ class Checkout:
         return reply
 
     def _start(self) -> None:
+        self.log = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self.worker = subprocess.Popen(
             [sys.executable, __file__, "--serve"],
             env=self.environment,
@@ -312,24 +322,31 @@ class Checkout:
         command = [sys.executable, *arguments]
         done = subprocess.run(command, env=self.environment, capture_output=True, text=True, check=False)
         if done.returncode:
-            last = done.stderr.strip().splitlines()[-1:]
+            last = "".join(done.stderr.strip().splitlines()[-1:])
             raise RuntimeError(f"{self.name}: `{' '.join(command)}` ended with {done.returncode}: {last}")
         return done.stdout
 
-    def stop(self) -> None:
-        if self.worker is not None:
+    def stop(self) -> str:
+        """End the worker, if there is one, and return the last line that it wrote to its log."""
+        if self.worker is None or self.log is None:
+            return ""
+        with self.worker, self.log:  # closes its pipes and the log
             self.worker.kill()
             self.worker.wait()
-            self.worker = None
+            self.log.seek(0)
+            lines = self.log.read().strip().splitlines()
+        self.worker = self.log = None
+        return lines[-1] if lines else "the worker ended without a message"
 
 
 def measure_workers(
     name: str, sides: Sequence[Checkout], rounds: int, seconds: float, deadline: float
 ) -> tuple[list[list[float]], dict[str, Any]]:
     """Milliseconds of both sides in every round, one list per side; and what else is recorded of the case."""
-    for side in sides:  # both at once: warm-up is not timed against each other
+    ready = []
+    for side in sides:  # one after the other: an engine may time its own choices while it starts
         side.send(case=name)
-    ready = [side.receive(START_SECONDS) for side in sides]
+        ready.append(side.receive(START_SECONDS))
     blocks = [max(1, round(seconds / each["block_seconds"])) for each in ready]
 
     def measure(side: Checkout) -> float:
@@ -337,6 +354,7 @@ def measure_workers(
         return float(side.receive(60 + 20 * seconds)["ms"])
 
     details = {"warm_up_seconds": [each["warm_up_seconds"] for each in ready], "blocks": blocks}
+    details["programs"] = [each["program"] for each in ready]
     return in_turn(measure, sides, rounds, deadline), details
 
 
@@ -376,17 +394,21 @@ def in_turn(
 
 
 def compare(other: Path, names: Sequence[str], options: argparse.Namespace) -> dict[str, Any]:
-    """Measure all cases; print a line for each, and write the record after each where a path is given."""
+    """Measure all cases; print a line for each, and write the record after each if a path is given."""
+    from tikas.paper.records import hardware, versions
+
+    device = CASES[names[0]].device
     sides = [Checkout("other", other), Checkout("this", options.this.resolve())]
     deadline = time.perf_counter() + options.time_limit
     record: dict[str, Any] = {
         "benchmark": "compare_revisions",
         "revisions": {side.name: side.revision for side in sides},
-        **machine(),
+        "hardware": hardware(device),
+        "versions": {name: version for name, version in versions().items() if name != "tikas"},
         "cases": {},
     }
-    print(f"{record['hardware']}, torch {record['versions']['torch']}, python {record['versions']['python']}")
-    print(f"other: {other} {sides[0].revision}\nthis:  {sides[1].path} {sides[1].revision}\n")
+    print(", ".join([record["hardware"], *(f"{name} {version}" for name, version in record["versions"].items())]))
+    print(f"other: {sides[0].revision or other}\nthis:  {sides[1].revision or sides[1].path}\n")
     print(f"{'case':<28}{'other, ms':>12}{'this, ms':>12}{'ratio':>8}   over rounds", flush=True)
     try:
         for name in names:
@@ -408,9 +430,8 @@ def compare(other: Path, names: Sequence[str], options: argparse.Namespace) -> d
                 options.out.parent.mkdir(parents=True, exist_ok=True)
                 options.out.write_text(json.dumps(record, indent=1) + "\n")
     finally:
-        with ExitStack() as stack:
-            for side in sides:
-                stack.callback(side.stop)
+        for side in sides:
+            side.stop()
     return record
 
 
@@ -430,35 +451,9 @@ def figures(found: Sequence[Sequence[float]]) -> dict[str, Any]:
 def line_of(name: str, case: dict[str, Any]) -> str:
     """One case as a line of text."""
     spread = f"{case['lowest_ratio']:.3f} to {case['highest_ratio']:.3f}, {case['rounds']} rounds"
-    return f"{name:<28}{case['other_ms']:>12.4g}{case['this_ms']:>12.4g}{case['ratio']:>8.3f}   {spread}"
-
-
-def machine() -> dict[str, Any]:
-    """Hardware and versions, found without importing either revision."""
-    import platform
-
-    import torch
-
-    if torch.cuda.is_available():
-        hardware = torch.cuda.get_device_name()
-    else:
-        hardware = f"{processor()}, {torch.get_num_threads()} threads"
-    return {"hardware": hardware, "versions": {"torch": torch.__version__, "python": platform.python_version()}}
-
-
-def processor() -> str:
-    """The name of the CPU, with family and model where the name has no number."""
-    import platform
-
-    try:
-        lines = Path("/proc/cpuinfo").read_text().split("\n\n")[0].splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    about = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
-    name = about.get("model name", platform.machine())
-    if any(letter.isdigit() for letter in name.partition("@")[0]) or "cpu family" not in about:
-        return name
-    return f"{name} (family {about['cpu family']}, model {about['model']})"
+    programs = " | ".join(case["programs"]) if any(case.get("programs", ())) else ""
+    line = f"{name:<28}{case['other_ms']:>12.4g}{case['this_ms']:>12.4g}{case['ratio']:>8.3f}   {spread}   {programs}"
+    return line.rstrip()
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

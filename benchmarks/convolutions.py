@@ -9,6 +9,7 @@ images there. `--fit` instead trains Conv-Small's Γ-model on a CPU for three ep
 MNIST, 100 of them labeled, and reports the test error and the seconds.
 """
 
+import argparse
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,7 +21,6 @@ from common import (
     epochs_of,
     interleave,
     new_parser,
-    pick_device,
     print_machine,
     provenance,
     report,
@@ -28,6 +28,7 @@ from common import (
     timed_figure,
     write_record,
 )
+from tikas.training.environment import pick_device
 from tikas.training.recipe import Recipe
 
 LADDERS = {
@@ -38,7 +39,7 @@ LADDERS = {
 }
 
 
-def measure_updates(name: str, options, device: torch.device) -> None:
+def measure_updates(name: str, options: argparse.Namespace, device: torch.device) -> None:
     """Time updates of one ladder, in turn with those of the eager engine where tikas chooses another one."""
     recipe, shape = LADDERS[name]
     rows = 10 if options.quick and device.type == "cpu" else recipe.batch_size
@@ -56,7 +57,7 @@ def measure_updates(name: str, options, device: torch.device) -> None:
     report(timed_figure("convolutions", name, timings[name], engine, against, **details), options, device)
 
 
-def fit_conv_small(options) -> None:
+def fit_conv_small(options: argparse.Namespace) -> None:
     """Train Conv-Small's Γ-model on a CPU with the paper's settings but for the number of epochs."""
     from tikas import LadderClassifier
     from tikas.data.datasets import load_dataset

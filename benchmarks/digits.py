@@ -22,9 +22,10 @@ from sklearn.neural_network import MLPClassifier
 from sklearn.semi_supervised import LabelSpreading, SelfTrainingClassifier
 from sklearn.svm import SVC
 
-from common import new_parser, pick_device, print_machine, provenance, write_record
+from common import new_parser, print_machine, provenance, write_record
 from tikas import LadderClassifier
 from tikas.data.splits import split
+from tikas.training.environment import pick_device
 
 Make = Callable[[int], ClassifierMixin]
 

@@ -1,12 +1,12 @@
-"""Milliseconds per update and seed: a plain PyTorch ladder against tikas' engine, and the engine by number of seeds.
+"""Milliseconds per update and seed: a plain PyTorch ladder, and tikas's engine with one seed and with several.
 
     python benchmarks/engine.py
     python benchmarks/engine.py --members 1 4 10 40 --exact --record results/bench.jsonl
 
 The paper's MNIST ladder, 100 labeled and 100 unlabeled rows per update, on synthetic rows. Plain PyTorch is
-`benchmarks/eager.py`, one seed. All sides are measured in turn, an epoch each (600 updates on a GPU, 5 on a CPU), after
-one that warms up: on a CPU the engine is compiled first, which takes about half a minute for each number of seeds.
-`--exact` adds the engine with float32 products.
+`benchmarks/eager.py`, one seed. All sides are measured in turn, an epoch each, after one epoch of warm-up, in which the
+engine is compiled: on a CPU that takes about half a minute for each number of seeds. `--exact` adds the engine with
+float32 products, for comparison with bf16 or TF32.
 """
 
 from collections.abc import Sequence
@@ -16,10 +16,10 @@ import torch
 from common import (
     Figure,
     Side,
+    TimedEngine,
     epochs_of,
     interleave,
     new_parser,
-    pick_device,
     print_machine,
     report,
     seeds_in_words,
@@ -27,11 +27,12 @@ from common import (
     timed_figure,
 )
 from eager import EagerLadder, EagerTraining
+from tikas.training.environment import pick_device
 from tikas.training.recipe import Recipe
 
 
-def plain_pytorch(recipe: Recipe, engine, updates: int) -> Side:
-    """So many updates of one seed of the plain ladder, on the rows of this engine."""
+def plain_pytorch(recipe: Recipe, engine: TimedEngine, updates: int) -> Side:
+    """Return a block of updates of the plain PyTorch ladder, one seed, on the rows of this engine."""
     batches = engine.batches
     widths = [*batches.rows.shape[1:], *recipe.network, 10]
     with torch.random.fork_rng():
@@ -41,7 +42,7 @@ def plain_pytorch(recipe: Recipe, engine, updates: int) -> Side:
     training = EagerTraining(ladder, batches.rows, batches.targets, labeled, recipe.batch_size)
 
     def block() -> None:
-        with engine.environment():
+        with engine.arithmetic():
             for _ in range(updates):
                 training.update()
 
@@ -52,9 +53,9 @@ def main(arguments: Sequence[str] | None = None, recipe: Recipe | None = None) -
     parser = new_parser(__doc__)
     parser.add_argument("--members", type=int, nargs="+", help="by default 1 10 40 on a GPU, 1 4 on a CPU")
     parser.add_argument("--exact", action="store_true", help="also measure float32 products")
-    parser.add_argument("--seconds", type=float, default=20.0, help="how long to measure each side, about")
-    parser.add_argument("--updates", type=int, help="of an epoch")
+    parser.add_argument("--updates", type=int, help="updates per epoch; by default 600 on a GPU, 5 on a CPU")
     parser.add_argument("--uncompiled", dest="program", action="store_const", const="uncompiled", default="compiled")
+    parser.add_argument("--quick", action="store_true", help="2 seconds per side instead of 20")
     options = parser.parse_args(arguments)
     device, recipe = pick_device(options.device), recipe or Recipe()
     sizes = options.members or ([1, 10, 40] if device.type == "cuda" else [1, 4])
@@ -70,7 +71,7 @@ def main(arguments: Sequence[str] | None = None, recipe: Recipe | None = None) -
     first = next(iter(engines.values()))
     plain = plain_pytorch(recipe, first, min(20, first.batches.updates))
     sides = [plain, *(epochs_of(engine, name) for name, engine in engines.items())]
-    timings = interleave(sides, device, len(sides) * options.seconds)
+    timings = interleave(sides, device, len(sides) * (2.0 if options.quick else 20.0))
 
     against = plain.name, timings[plain.name]
     report(Figure("engine", plain.name, timings[plain.name].ms), options, device)

@@ -9,6 +9,7 @@ the operations per second in the products of an update (forward and backward, no
 product in the same precision. `--quick` takes small settings and few rounds, and compiles nothing on a CPU.
 """
 
+import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import linear_regression
@@ -23,18 +24,18 @@ from common import (
     epochs_of,
     interleave,
     new_parser,
-    pick_device,
     print_machine,
     report,
     seeds_in_words,
     start_engine,
     timed_figure,
 )
+from tikas.training.environment import pick_device
 from tikas.training.recipe import Recipe
 
 HIDDEN = (1000, 500, 250, 250, 250)
 PRODUCTS_PER_BLOCK = 10
-"""A single large product would be timed together with its launch and the wait for it, and seem slower."""
+"""Several, because the time of a single product would include its launch and the synchronization."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ def exponent(sizes: Sequence[float], milliseconds: Sequence[float]) -> float:
     return linear_regression(np.log(sizes).tolist(), np.log(milliseconds).tolist()).slope
 
 
-def measure_curve(name: str, settings: Sequence[Setting], options, device: torch.device) -> None:
+def measure_curve(name: str, settings: Sequence[Setting], options: argparse.Namespace, device: torch.device) -> None:
     """Time all settings of a curve in turn, and report each and the fitted power."""
     epochs = name == "rows"  # of which an update takes the same time
     engines = [
@@ -102,11 +103,13 @@ def operations(recipe: Recipe, shape: tuple[int, ...]) -> int:
     engine = start_engine(recipe, torch.device("cpu"), updates=2, shape=shape, program="eager")
     engine.batches.start_epoch()
     with FlopCounterMode(display=False) as counter:
-        engine.engine.backward(engine.batches.batch(0))
+        engine.engine.costs(*engine.batches.batch(0)).total.backward()
     return int(counter.get_total_flops())
 
 
-def measure_utilization(members: int, options, device: torch.device, recipe: Recipe | None = None) -> None:
+def measure_utilization(
+    members: int, options: argparse.Namespace, device: torch.device, recipe: Recipe | None = None
+) -> None:
     """Time updates and large products in turn, and report the share of their operations per second."""
     recipe = recipe or Recipe()
     size = 8192 if device.type == "cuda" else 2048
@@ -116,7 +119,7 @@ def measure_utilization(members: int, options, device: torch.device, recipe: Rec
     left, right = (torch.rand(size, size, device=device).to(dtype) for _ in range(2))
 
     def large_products() -> None:
-        with engine.environment():
+        with engine.arithmetic():
             for _ in range(PRODUCTS_PER_BLOCK):
                 torch.matmul(left, right)
 

@@ -17,7 +17,8 @@ from contextlib import nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from common import Figure, new_parser, pick_device, print_machine, report, start_engine
+from common import Figure, new_parser, print_machine, report, start_engine
+from tikas.training.environment import pick_device
 from tikas.training.recipe import Recipe
 
 SHAPES: dict[str, tuple[Recipe, tuple[int, ...], int]] = {
@@ -53,7 +54,7 @@ def start_in_process(name: str, device: str | None, cache: str | Path) -> dict[s
     environment = {**os.environ, **{variable: str(Path(cache, variable)) for variable in CACHES}}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise SystemExit(f"starts.py: {name}: {done.stderr.strip().splitlines()[-1:]}")
+        raise SystemExit(f"starts.py: {name}: {''.join(done.stderr.strip().splitlines()[-1:])}")
     figures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return figures
 

@@ -1,4 +1,4 @@
-"""Mistakes of other implementations (NOTES.md, section 3): each is made in the oracle, matters, and is not made here."""
+"""Mistakes of other implementations (NOTES.md, section 3): each is made in the oracle, matters, and is not in tikas."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

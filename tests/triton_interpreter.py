@@ -5,40 +5,40 @@ whether kernels are interpreted. Without a GPU the fused engine makes its update
 """
 
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import torch
+from torch import Tensor
 from triton.language import sum as triton_sum
 from triton.runtime import interpreter
 
 from tikas.data.batches import Batches
+from tikas.data.datasets import Dataset
 from tikas.data.splits import split
+from tikas.training import trainer
 from tikas.training.engines import EagerEngine
 from tikas.training.fused.engine import FusedEngine
 from tikas.training.fused.kernels import encode_kernel
 from tikas.training.recipe import Recipe
+from tikas.training.trainer import Trainer, TrainingResult
 
 # The maximum of a number and NaN is the number, as on a GPU; in the interpreter it would be NaN.
 interpreter.InterpreterBuilder.create_maxnumf = lambda self, one, other: self.binary_op(one, other, np.fmax)
 
-BASE = Recipe(network=(10, 6), costs=(10.0, 1.0, 0.1), batch_size=14, labeled_batch_size=9)
+COLUMNS, UNLABELED, LABELED = 13, 7, 5
+BASE = Recipe(network=(10, 6), costs=(10.0, 1.0, 0.1), batch_size=UNLABELED, labeled_batch_size=LABELED)
 RECIPES = {
-    "three members": BASE,
+    "two members": BASE,
     "gamma": replace(BASE, costs=(1.0,)),
     "input cost only": replace(BASE, costs=(10.0, 0.0, 0.0)),
     "middle cost only": replace(BASE, costs=(0.0, 2.0, 0.0)),
     "supervised only": replace(BASE, costs=(0.0,)),
-    "regression": replace(BASE, task="regression"),
-    "weighted": BASE,
-    "columns first": BASE,
+    "weighted regression": replace(BASE, task="regression"),
     **{name: replace(BASE, activation=name) for name in ("tanh", "gelu", "leaky_relu")},
     **{name: replace(BASE, denoiser=name) for name in ("mlp", "no-product", "linear", "additive")},
 }
-MEMBERS = {"three members": 3}
-COLUMNS = 13
 
 
 def patch_interpreter() -> None:
@@ -49,63 +49,63 @@ def patch_interpreter() -> None:
 
 
 def make_engine(
-    name: str, dtype: torch.dtype | None, updates: int = 2, members: Sequence[int] | None = None
+    name: str, dtype: torch.dtype | None = None, seeds: Sequence[int] = (), updates: int = 2
 ) -> EagerEngine | FusedEngine:
     """Return a fused engine with products of `dtype`, or without a dtype an eager engine.
 
     The members differ in their settings, and their parameters have left their initial values.
     """
     recipe, draw = RECIPES[name], torch.Generator().manual_seed(0)
-    rows = torch.rand(14 * updates, COLUMNS, generator=draw)
-    if name == "columns first":  # how tables often lie in memory
-        rows = rows.T.contiguous().T
+    seeds = seeds or ([0, 1] if name == "two members" else [0])
+    rows, weights = torch.rand(UNLABELED * updates, COLUMNS, generator=draw), None
     classes = torch.arange(len(rows)) % 3
-    regression = recipe.task == "regression"
-    targets = rows[:, :2] * 2 if regression else classes
-    weights = torch.rand(len(rows), 2, generator=draw)[:, 0] if name == "weighted" else None  # a column of a table
-    seeds = list(members or range(MEMBERS.get(name, 1)))
+    targets, outputs = classes, 3
+    if recipe.task == "regression":
+        rows = rows.T.contiguous().T  # columns first, and weights with a stride: columns of a table
+        weights = torch.rand(len(rows), 2, generator=draw)[:, 0]
+        targets, outputs = rows[:, :2] * 2, 2
     models = []
     for seed in seeds:
         costs = tuple((1 + seed) * cost for cost in recipe.costs)
-        own = replace(recipe, noise=(0.3 + 0.1 * seed,), costs=costs)
-        model = own.build((COLUMNS,), 2 if regression else 3, seed)
+        model = replace(recipe, noise=(0.3 + 0.1 * seed,), costs=costs).build((COLUMNS,), outputs, seed)
         draw.manual_seed(seed)
         for parameter in model.parameters():
             parameter.data += 0.2 * torch.randn(parameter.shape, generator=draw)
         models.append(model)
-    splits = [split(classes.numpy(), 9 * updates, seed=seed) for seed in seeds]
-    denoising = any(recipe.costs)
-    batches = Batches(
-        rows, targets, weights, splits, seeds, models[0].shapes, 14, 9, block=2, denoising=denoising
-    )
+    splits = [split(classes.numpy(), LABELED, seed=seed) for seed in seeds]
+    shapes, denoising = models[0].shapes, any(recipe.costs)
+    batches = Batches(rows, targets, weights, splits, seeds, shapes, UNLABELED, LABELED, block=2, denoising=denoising)
     return EagerEngine(models, batches) if dtype is None else FusedEngine(models, batches, dtype)
 
 
-def rates(*values: float) -> torch.Tensor:
+def rates(*values: float) -> Tensor:
     return torch.tensor(values, dtype=torch.float64)
 
 
-def difference_from_eager(name: str) -> dict[str, float]:
-    """Compare two updates: the largest relative difference of a cost, and of a gradient to its parameter's largest.
+def relative(one: Tensor, other: Tensor) -> float:
+    """Return the largest difference of two tensors of costs, relatively."""
+    return float(((one - other).abs() / (other.abs() + 1e-3)).max())
 
-    The gradients are those of the first update: its first moments are a tenth of them, and after a second update with
-    the same weights they still hold both updates' gradients.
+
+def difference_from_autograd(name: str) -> dict[str, float]:
+    """Make two updates with a learning rate of zero; compare the costs, and the gradients by Adam's first moments.
+
+    Gradients are compared with the largest one of their parameter.
     """
-    eager, fused = make_engine(name, None), make_engine(name, torch.float32)
-    one, other = (engine.train_epoch(rates(0.0, 0.0)) for engine in (eager, fused))
-    costs = float(((other - one).abs() / (one.abs() + 1e-3)).max())
-    wanted = {name: tensor for name, tensor in eager.state_dict().items() if name.startswith("mean.")}
-    found = fused.state_dict()
-    largest = max(float(tensor.abs().max()) for tensor in wanted.values())
+    eager, fused = make_engine(name), make_engine(name, torch.float32)
+    expected, costs = (engine.train_epoch(rates(0.0, 0.0)) for engine in (eager, fused))
+    state, found = eager.state_dict(), fused.state_dict()
+    moments = {name: tensor for name, tensor in state.items() if name.startswith("mean.")}
+    largest = max(float(tensor.abs().max()) for tensor in moments.values())
     gradients = max(
         float((found[name] - tensor).abs().max()) / max(float(tensor.abs().max()), 1e-3 * largest)
-        for name, tensor in wanted.items()
+        for name, tensor in moments.items()
     )
-    return {"costs": costs, "gradients": gradients, "padding": padding(fused)}
+    return {"costs": relative(costs, expected), "gradients": gradients, "padding": largest_padding(fused)}
 
 
-def padding(engine: FusedEngine) -> float:
-    """Return the largest first moment or value in the padding of the engine's parameters."""
+def largest_padding(engine: FusedEngine) -> float:
+    """Return the largest value or first moment in the padding of the engine's parameters."""
     largest = 0.0
     for buffers in (engine._parameters.matrices, engine._parameters.vectors):
         for buffer in (buffers.means, buffers.values):
@@ -118,70 +118,58 @@ def padding(engine: FusedEngine) -> float:
     return largest
 
 
-def resumes_exactly(name: str, dtype: torch.dtype) -> bool:
-    """Return whether an engine that loads a state makes the same updates as the one that saved it."""
-    one, other = make_engine(name, dtype, updates=1), make_engine(name, dtype, updates=1)
-    one.train_epoch(rates(0.01))
-    one._parameters.update_copies()  # rounded by torch, as kernels round on a GPU, but not in the interpreter
-    other.load_state_dict(one.state_dict(), updates=1)
-    same_costs = torch.equal(one.train_epoch(rates(0.01)), other.train_epoch(rates(0.01)))
-    state = other.state_dict()
-    return same_costs and all(torch.equal(tensor, state[key]) for key, tensor in one.state_dict().items())
+def check_training(dtype: torch.dtype, seeds: Sequence[int]) -> dict[str, object]:
+    """Train members, and compare them with the eager engine, a member alone, and engines that load their state."""
+    name, ones = "two members", rates(0.05, 0.01)
+    engine, eager = make_engine(name, dtype, seeds), make_engine(name, None, seeds)
+    costs = engine.train_epoch(ones)
+    found: dict[str, object] = {"eager": relative(costs, eager.train_epoch(ones))}
+    if len(seeds) > 1:
+        found["alone"] = relative(make_engine(name, dtype, seeds[1:2]).train_epoch(ones), costs[:, 1])
+    engine._parameters.update_copies()  # rounded by torch, as kernels round on a GPU, but not in the interpreter
+    state, resumed = engine.state_dict(), make_engine(name, dtype, seeds)
+    resumed.load_state_dict(state, updates=2)
+    eager.load_state_dict(state, updates=2)
+    found["loaded into eager"] = equal_states(eager.state_dict(), state)
+    same_costs = torch.equal(engine.train_epoch(ones), resumed.train_epoch(ones))
+    found["resumed"] = same_costs and equal_states(engine.state_dict(), resumed.state_dict())
+    return found
 
 
-def resumes_in_eager(name: str) -> bool:
-    """Return whether an eager engine holds the state of a fused one after loading it."""
-    fused, eager = make_engine(name, torch.float32, updates=1), make_engine(name, None, updates=1)
-    fused.train_epoch(rates(0.01))
-    state = fused.state_dict()
-    eager.load_state_dict(state, updates=1)
-    loaded = eager.state_dict()
-    return loaded.keys() == state.keys() and all(torch.equal(tensor, loaded[key]) for key, tensor in state.items())
-
-
-def cost_after_update(name: str, dtype: torch.dtype) -> float:
-    """Train at two rates of which the second is zero, and return the costs' largest relative difference from eager."""
-    costs = []
-    for engine in (make_engine(name, None), make_engine(name, dtype)):
-        engine.train_epoch(rates(0.05, 0.0))
-        costs.append(engine.train_epoch(rates(0.0, 0.0)))
-    return float(((costs[1] - costs[0]).abs() / costs[0].abs()).max())
-
-
-def difference_alone(name: str) -> float:
-    """Return by how much the costs of members alone differ from those in the ensemble, relatively, after an update."""
-    ensemble = make_engine(name, torch.float32)
-    together = ensemble.train_epoch(rates(0.05, 0.01))
-    largest = 0.0
-    for member in range(ensemble.members):
-        alone = make_engine(name, torch.float32, members=[member]).train_epoch(rates(0.05, 0.01))
-        largest = max(largest, float(((together[:, member] - alone).abs() / alone.abs()).max()))
-    return largest
+def equal_states(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(tensor, other[name]) for name, tensor in one.items())
 
 
 def costs_show_nan(name: str) -> bool:
     """Return whether the costs of the next update are not finite once a weight is NaN."""
-    engine = make_engine(name, torch.float32)
+    engine = make_engine(name, torch.float32, updates=1)
     engine._parameters.tensors()["model.rungs.1.weight"][0, 0] = torch.nan
-    return not engine.train_epoch(rates(0.0, 0.0))[0].isfinite().all()
+    return not engine.train_epoch(rates(0.0)).isfinite().all()
 
 
-def run(cases: Sequence[str]) -> dict[str, object]:
-    found: dict[str, object] = {case: difference_from_eager(case) for case in cases}
-    if "three members" in cases:
-        found["alone"] = difference_alone("three members")
-        found["resume float32"] = resumes_exactly("three members", torch.float32)
-        found["resume bfloat16"] = resumes_exactly("three members", torch.bfloat16)
-        found["resume gamma"] = resumes_exactly("gamma", torch.float32)
-        found["resume in eager"] = resumes_in_eager("three members")
-        found["updated float32"] = cost_after_update("three members", torch.float32)
-        found["updated bfloat16"] = cost_after_update("three members", torch.bfloat16)
-    for name in ("supervised only", "tanh", "gelu", "leaky_relu"):
-        if name in cases:
-            found[f"nan {name}"] = costs_show_nan(name)
-    return found
+def difference_of_fits() -> float:
+    """Return how much the history of `Trainer.fit` with the fused engine differs from that with the eager one."""
+    rows = np.random.default_rng(0).random((13, COLUMNS), np.float32)
+    dataset = Dataset(rows, np.arange(13) % 3, classes=np.arange(3))
+    splits = [split(dataset.targets, labels=6, validation=6, seed=seed) for seed in (0, 1)]
+
+    def fit() -> TrainingResult:
+        return Trainer(replace(BASE, epochs=2), device="cpu").fit(dataset, splits, [0, 1])
+
+    expected = fit()
+    trainer.choose_engine = lambda models, batches, *_, **__: FusedEngine(models, batches, torch.float32)
+    found = fit()
+    names = ("total", "supervised", "validation_error")
+    pairs = zip(found.histories, expected.histories, strict=True)
+    return max(abs(one[-1][name] / other[-1][name] - 1) for one, other in pairs for name in names)
 
 
 if __name__ == "__main__":
     patch_interpreter()
-    print(json.dumps(run(sys.argv[1:])))
+    results: dict[str, object] = {name: difference_from_autograd(name) for name in RECIPES}
+    results["float32"] = check_training(torch.float32, seeds=[0, 1])
+    results["bfloat16"] = check_training(torch.bfloat16, seeds=[0])
+    for activation in ("supervised only", "tanh", "gelu", "leaky_relu"):
+        results[f"NaN, {activation}"] = costs_show_nan(activation)
+    results["fit"] = difference_of_fits()
+    print(json.dumps(results))

@@ -149,6 +149,7 @@ def _restore(tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> Ladder
     _require(valid and len(feature_names) in (0, prod(shape)), "the feature names do not fit the input")
     if feature_names:
         estimator.feature_names_in_ = np.array(feature_names, dtype=object)
+    estimator.input_range_ = None
     if header["input_range"] is not None:
         lowest, highest = map(float, header["input_range"])
         _require(-inf < lowest <= highest < inf, "input_range is not two finite numbers in order")
@@ -162,12 +163,13 @@ def _restore(tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> Ladder
     groups = _by_prefix(tensors)
     preparation = groups.pop("preparation", None)
     estimator.preparation_ = None
-    if recipe.preprocess != "none":
-        _require(preparation is not None, f"the tensors of preprocess={recipe.preprocess!r} are missing")
-        estimator.preparation_ = TRANSFORMS[recipe.preprocess].from_tensors(preparation)
-        _require(estimator.preparation_.mean.shape == estimator.input_shape_, "the preprocessing does not fit the input")
+    if preparation is None:
+        _require(recipe.preprocess == "none", f"the tensors of preprocess={recipe.preprocess!r} are missing")
     else:
-        _require(preparation is None, "preprocess='none', but there are tensors of one")
+        _require(recipe.preprocess != "none", "preprocess='none', but there are tensors of a preprocessing")
+        estimator.preparation_ = TRANSFORMS[recipe.preprocess].from_tensors(preparation)
+        fits = estimator.preparation_.mean.shape == estimator.input_shape_
+        _require(fits, "the tensors of the preprocessing do not fit input_shape")
     expected = {f"members.{member}" for member in range(len(seeds))}
     _require(groups.keys() == expected, f"there are {len(seeds)} seeds, and tensors of {len(groups)} members")
     taken = estimator.input_shape_ if recipe.takes_maps else (prod(shape),)
@@ -215,8 +217,9 @@ def _member(tensors: dict[str, Tensor], recipe: Recipe, input_shape: tuple[int, 
     expected = model.state_dict()
     different = sorted(expected.keys() ^ tensors.keys())
     _require(not different, f"tensors missing or unexpected: {', '.join(different[:3])}")
-    for name, tensor in tensors.items():
-        given, wanted = ((tuple(each.shape), each.dtype) for each in (tensor, expected[name]))
+    for name, example in expected.items():
+        tensor = tensors[name]
+        given, wanted = ((tuple(each.shape), each.dtype) for each in (tensor, example))
         _require(given == wanted, f"{name} is {given[0]} of {given[1]}; expected {wanted[0]} of {wanted[1]}")
         _require(bool(tensor.isfinite().all()), f"{name} has values that are not finite")
     model.load_state_dict(tensors, assign=True)

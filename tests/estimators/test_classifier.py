@@ -192,7 +192,7 @@ class TestScore:
     def test_text_is_not_compared_with_numbers(self):
         model = classifier().fit(IRIS, PARTIAL)
         for text in (SPECIES.astype(str), SPECIES.astype(str).tolist()):
-            with pytest.raises(ValueError, match="y holds '0'.*classes are 0"):
+            with pytest.raises(ValueError, match=r"y holds '0'.*classes are 0"):
                 model.score(IRIS, text)
         assert model.score(IRIS, SPECIES.astype(float)) == model.score(IRIS, SPECIES.astype(object))
 

@@ -23,6 +23,7 @@ from tikas.estimators import base
 from tikas.model.gamma import Gamma
 from tikas.model.ladder import Ladder
 from tikas.training import trainer
+from tikas.training.engines import EagerEngine
 from tikas.training.trainer import TrainingDivergedError
 
 IRIS, SPECIES = scale(load_iris().data), load_iris().target
@@ -520,28 +521,39 @@ class TestPrediction:
             torch.set_float32_matmul_precision(before)
         assert set(found) == {"highest"}
 
-    def test_model_is_unchanged_by_prediction(self):
-        model = self.fitted((8,))
+    def test_small_models_are_predicted_by_one_thread(self, monkeypatch):
+        model, found, encode = self.fitted((8,)), [], Ladder.encode
+        monkeypatch.setattr(Ladder, "encode", lambda *args: found.append(torch.get_num_threads()) or encode(*args))
+        before = torch.get_num_threads()
+        torch.set_num_threads(2)
+        try:
+            model.predict(IMAGES)
+            assert torch.get_num_threads() == 2
+            monkeypatch.setattr(base, "SECOND_THREAD_FROM", 1)
+            model.predict(IMAGES)
+        finally:
+            torch.set_num_threads(before)
+        assert found == [1, 1, 2, 2]  # two members each
+
+    def test_prediction_copies_the_encoder_only_and_leaves_the_model_unchanged(self, monkeypatch):
+        model, copies, encode = self.fitted((8,)), [], Ladder.encode
+        monkeypatch.setattr(Ladder, "encode", lambda *args: copies.append(args[0]) or encode(*args))
         model.predict(IMAGES)
+        assert all(rung.denoiser is None and rung.back is None for copy in copies for rung in copy.rungs)
         parameters = list(model.ladder_.parameters())
         assert {(each.device.type, each.dtype) for each in parameters} == {("cpu", torch.float32)}
         assert all(rung.denoiser is not None for rung in model.ladder_.rungs)
 
     def test_gpu_is_used_where_it_exists_and_is_faster(self, monkeypatch):
-        ladders, maps, module = (self.fitted(network).ladders_ for network in ((8,), MAPS, MODULE))
         cpu, gpu, second = torch.device("cpu"), torch.device("cuda"), torch.device("cuda:1")
-
-        def device(members, n_rows, asked, dense=False):
-            return base._prediction_device(members, n_rows, asked, dense)
-
-        many = base.MIN_GPU_PRODUCTS
+        device, many = base._prediction_device, base.MIN_GPU_PRODUCTS
         monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-        assert device(maps, many, None) == device(maps, many, "cuda") == cpu  # it was trained on another machine
+        for asked in (None, "cuda"):  # trained on another machine
+            assert device(many, asked, dense=False) == device(many, asked, dense=True) == cpu
         monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-        for members in (maps, module):
-            assert [device(members, 1, asked) for asked in (None, "cuda", "cuda:1")] == [gpu, gpu, second]
-        assert [device(ladders, many, asked, dense=True) for asked in ("cpu", "mps", "cuda:2")] == [cpu] * 3
-        assert [device(ladders, n_rows, None, dense=True) for n_rows in (1000, many)] == [cpu, gpu]
+        assert [device(1, asked, dense=False) for asked in (None, "cuda", "cuda:1")] == [gpu, gpu, second]
+        assert [device(many, asked, dense=True) for asked in ("cpu", "mps", "cuda:2")] == [cpu] * 3
+        assert [device(products, None, dense=True) for products in (many - 1, many)] == [cpu, gpu]
 
 
 def interrupt_update(monkeypatch, number):
@@ -555,6 +567,17 @@ def interrupt_update(monkeypatch, number):
         return batch(batches, update)
 
     monkeypatch.setattr(Batches, "batch", interrupted)
+
+
+def make_second_member_diverge(monkeypatch):
+    update = EagerEngine.update
+
+    def diverging(engine, batch, rate):
+        costs = update(engine, batch, rate)
+        costs[1, 0] = torch.nan
+        return costs
+
+    monkeypatch.setattr(EagerEngine, "update", diverging)
 
 
 class TestFailure:
@@ -586,7 +609,7 @@ class TestFailure:
     def test_divergence_names_epoch_and_cost(self):
         with (
             pytest.warns(ScaleWarning, match="standardize"),
-            pytest.raises(TrainingDivergedError, match="epoch 1, .*level 0 .*learning rate"),
+            pytest.raises(TrainingDivergedError, match=r"epoch 1, .*level 0 .*learning rate"),
         ):
             classifier().fit(IRIS * 1e30, PARTIAL)
 
@@ -615,6 +638,49 @@ class TestFailure:
             model.fit(IRIS[:100], PARTIAL[:100] % 3)
         assert_array_equal(model.predict_proba(IRIS), before)
         assert model.n_iter_ == 3
+
+    def test_interrupted_ensemble_keeps_members_that_finished_an_epoch(self, monkeypatch, tmp_path):
+        monkeypatch.setattr(trainer, "_free_bytes", lambda _: 0)  # members train one after the other
+        interrupt_update(monkeypatch, number=9 + 3 + 2)  # in the second epoch of the second member
+        with pytest.warns(UserWarning, match="after 1 to 3 of 3 epochs; 2 of 3 members.*n_members=2 and warm_start"):
+            model = classifier(n_members=3, random_state=4).fit(IRIS, PARTIAL)
+        assert model.seeds_ == [4, 5]
+        assert [(line["member"], line["epoch"]) for line in model.history_] == [(0, 1), (0, 2), (0, 3), (1, 1)]
+        assert model.n_iter_ == 3
+        loaded = tikas.load(model.save(tmp_path / "model"))
+        assert_array_equal(loaded.predict_proba(IRIS), model.predict_proba(IRIS))
+        with pytest.raises(ValueError, match=r"2 members; now there are .* and 3"):
+            model.set_params(warm_start=True).fit(IRIS, PARTIAL)
+        model.set_params(n_members=2).fit(IRIS, PARTIAL)
+        assert [line["epoch"] for line in model.history_ if line["member"] == 1] == [1, 2, 3, 4]
+
+    def test_interrupted_warm_start_keeps_members_that_were_not_trained_again(self, monkeypatch):
+        model = classifier(warm_start=True, n_members=3).fit(IRIS, PARTIAL)
+        before = model.ladders_[2]
+        monkeypatch.setattr(trainer, "_free_bytes", lambda _: 0)
+        interrupt_update(monkeypatch, number=9 + 1)
+        with pytest.warns(UserWarning, match="after 0 to 3 of 3 epochs; the model is kept"):
+            model.fit(IRIS, PARTIAL)
+        assert len(model.ladders_) == 3
+        assert model.ladders_[2] is before
+        assert model.n_iter_ == 6
+
+    def test_diverged_member_is_left_out_with_a_warning(self, monkeypatch):
+        make_second_member_diverge(monkeypatch)
+        with pytest.warns(UserWarning, match=r"1 of 3 members diverged \(seed 8\).*epoch 1") as caught:
+            model = classifier(n_members=3, random_state=7).fit(IRIS, PARTIAL)
+        assert [warning.filename for warning in caught] == [__file__]
+        assert (len(model.ladders_), model.seeds_) == (2, [7, 9])
+        assert {line["member"] for line in model.history_} == {0, 1}
+        assert np.isfinite(model.predict_proba(IRIS)).all()
+
+    def test_divergence_in_warm_start_leaves_the_old_model(self, monkeypatch):
+        model = classifier(n_members=3, warm_start=True).fit(IRIS, PARTIAL)
+        attributes = dict(vars(model))
+        make_second_member_diverge(monkeypatch)
+        with pytest.raises(TrainingDivergedError, match="epoch 1"):
+            model.fit(IRIS, PARTIAL)
+        assert same_objects(vars(model), attributes)
 
     def test_interrupt_after_training_leaves_the_old_model(self, monkeypatch):
         model = classifier().fit(IRIS, PARTIAL)

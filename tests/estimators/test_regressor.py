@@ -123,7 +123,7 @@ def test_one_target_suffices_unless_it_calibrates():
     y = np.where(np.arange(150) == 60, 1.0, np.nan)
     model = regressor().fit(IRIS, y)
     assert np.abs(model.predict(IRIS)).max() < 100
-    with pytest.raises(ValueError, match="calibration='labeled'.* has 1"):
+    with pytest.raises(ValueError, match=r"calibration='labeled'.* has 1"):
         model.set_params(calibration="labeled").fit(IRIS, y)
 
 

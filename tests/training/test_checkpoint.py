@@ -14,11 +14,13 @@ from safetensors.torch import save_file
 from torch import nn
 
 from tikas import gamma
+from tikas.data.batches import Batches
 from tikas.data.datasets import Dataset
 from tikas.data.splits import split
 from tikas.training import checkpoint
 from tikas.training.callbacks import Progress
 from tikas.training.checkpoint import Checkpointer, ModelFileError, read_tensors, write_tensors
+from tikas.training.engines import EagerEngine
 from tikas.training.recipe import Recipe
 from tikas.training.trainer import Trainer, TrainingResult
 
@@ -43,11 +45,17 @@ def build_module(recipe: Recipe, input_shape: Sequence[int], n_outputs: int, see
 
 
 def train(
-    recipes: Sequence[Recipe], folder: Path | None = None, stop_after: int | None = None, **options: object
+    recipes: Sequence[Recipe],
+    folder: Path | None = None,
+    stop_after: int | None = None,
+    seen: list[Progress] | None = None,
+    **options: object,
 ) -> TrainingResult:
     """Train, with a snapshot after every epoch; Ctrl-C after `stop_after` epochs."""
 
     def callback(progress: Progress) -> None:
+        if seen is not None:
+            seen.append(progress)
         if progress.members and progress.epoch == stop_after:
             raise KeyboardInterrupt
 
@@ -85,12 +93,25 @@ def test_an_interrupted_fit_resumes_to_the_same_bits(tmp_path, recipes, options,
     assert train(recipes, tmp_path, stop_after, **options).interrupted
     resumed = train(recipes, tmp_path, **options)
     assert not resumed.interrupted
-    # The validation error of the epoch in which it was interrupted was measured once more than without interruption.
-    for history, without in zip(resumed.histories, expected.histories, strict=True):
-        for line, same in zip(history, without, strict=True):
-            if "validation_error" not in same:
-                line.pop("validation_error", None)
     assert_equal_results(resumed, expected)
+
+
+@pytest.mark.parametrize("call", ["Batches.batch", "Checkpointer.save"])
+def test_a_fit_that_is_interrupted_anywhere_in_its_third_epoch_resumes_to_the_same_bits(tmp_path, monkeypatch, call):
+    owner = {"Batches.batch": Batches, "Checkpointer.save": Checkpointer}[call]
+    name = call.split(".")[1]
+    original, calls = getattr(owner, name), []
+
+    def interrupted(*arguments: object, **options: object) -> object:
+        calls.append(name)
+        if len(calls) == (6 if owner is Batches else 3):  # an epoch has two updates, and one snapshot
+            raise KeyboardInterrupt
+        return original(*arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, interrupted)
+        assert train(OWN_RATES, tmp_path).interrupted
+    assert_equal_results(train(OWN_RATES, tmp_path), train(OWN_RATES))
 
 
 def test_a_fit_can_be_interrupted_after_every_epoch(tmp_path: Path) -> None:
@@ -110,7 +131,10 @@ def test_a_fit_can_be_interrupted_after_every_epoch(tmp_path: Path) -> None:
 def test_members_with_different_progress_continue_in_separate_groups(tmp_path: Path) -> None:
     expected = train([RECIPE] * 2)
     train([RECIPE], tmp_path, stop_after=2)  # member 0 alone
-    resumed = train([RECIPE] * 2, tmp_path)
+    seen: list[Progress] = []
+    resumed = train([RECIPE] * 2, tmp_path, seen=seen)
+    assert [progress.epoch for progress in seen] == [2, 3, 4, 5, 5, 6, 7, 8, 9, 10]
+    assert "epoch 2" in seen[0].message
     assert resumed.indices == [0, 1]
     for history, same in zip(resumed.histories, expected.histories, strict=True):
         assert [line["epoch"] for line in history] == [line["epoch"] for line in same]
@@ -119,7 +143,9 @@ def test_members_with_different_progress_continue_in_separate_groups(tmp_path: P
 
 @pytest.mark.parametrize("change", ["recipe", "seed", "labels", "validation", "rows", "targets", "weights", "variant"])
 def test_members_that_would_learn_something_else_have_other_keys(tmp_path: Path, change: str) -> None:
-    def key(dataset: Dataset = DATASET, recipe: Recipe = RECIPE, seed: int = 0, variant: str = "", **split_options: int):
+    def key(
+        dataset: Dataset = DATASET, recipe: Recipe = RECIPE, seed: int = 0, variant: str = "", **split_options: int
+    ):
         labels = {"labels": 9, "validation": 10, **split_options}
         return Checkpointer(tmp_path, variant=variant).key(recipe, seed, split(CLASSES, **labels), dataset, CPU)
 
@@ -192,24 +218,71 @@ def test_a_snapshot_of_other_shapes_raises_value_error_that_names_both(tmp_path:
         train([RECIPE], tmp_path)
     assert "(1, 2, 2)" in str(raised.value)
     assert "(1, 8, 7)" in str(raised.value)
+    del tensors["mean.rungs.1.beta"]
+    write_tensors(path, tensors, header)
+    with pytest.raises(ValueError, match=r"mean\.rungs\.1\.beta is missing"):
+        train([RECIPE], tmp_path)
 
 
-def fail_to_open(*_: object, **__: object) -> None:
+def no_folder(*_: object, **__: object) -> None:
     raise PermissionError(13, "Permission denied")
 
 
-def test_snapshots_that_cannot_be_written_are_warned_of_and_training_goes_on(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(Path, "open", fail_to_open)
-    with pytest.warns(UserWarning, match="Permission denied"):
-        result = train([RECIPE], tmp_path)
-    monkeypatch.undo()
+def no_memory(*_: object) -> None:
+    raise RuntimeError("DefaultCPUAllocator: no memory")
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "fail", "reason"),
+    [(Path, "open", no_folder, "Permission denied"), (EagerEngine, "state_dict", no_memory, "no memory")],
+    ids=["no folder", "no memory"],
+)
+def test_a_snapshot_that_cannot_be_taken_is_warned_of_and_training_continues(
+    tmp_path, monkeypatch, owner, name, fail, reason
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, fail)
+        with pytest.warns(UserWarning, match=reason) as warned:
+            result = train([RECIPE], tmp_path)
+    assert str(tmp_path) in str(warned[0].message)
     assert_equal_results(result, train([RECIPE]))
 
 
-def test_members_that_diverged_are_not_saved(tmp_path: Path) -> None:
-    result = train([RECIPE, replace(RECIPE, learning_rate=1e30)], tmp_path)
-    assert result.indices == [0]
-    assert not list(tmp_path.iterdir())
+def test_members_that_diverged_are_not_saved_and_the_others_are(tmp_path: Path) -> None:
+    recipes = [replace(RECIPE, learning_rate=1e30), RECIPE]
+    assert train(recipes, tmp_path, stop_after=3).indices == [1]
+    seen: list[Progress] = []
+    result = train(recipes, tmp_path, seen=seen)
+    assert result.indices == [1]
+    assert len(result.histories[0]) == 5
+    assert seen[0].epoch == 3  # the other one begins again, in a group of its own
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_an_ensemble_that_runs_out_of_memory_continues_from_its_snapshots_in_halves(tmp_path, monkeypatch) -> None:
+    expected, train_epoch, epochs = train(OWN_RATES), EagerEngine.train_epoch, []
+
+    def limited(engine: EagerEngine, rates: torch.Tensor) -> torch.Tensor:
+        epochs.append(engine.members)
+        if epochs == [3, 3, 3]:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return train_epoch(engine, rates)
+
+    monkeypatch.setattr(EagerEngine, "train_epoch", limited)
+    seen: list[Progress] = []
+    result = train(OWN_RATES, tmp_path, seen=seen)
+    assert epochs == [3, 3, 3, *[1] * 3, *[2] * 3]
+    assert seen[-1].epoch == seen[-1].epochs == 10
+    for member, other in zip(result.members, expected.members, strict=True):
+        for tensor, same in zip(member.parameters(), other.parameters(), strict=True):
+            torch.testing.assert_close(tensor, same, atol=2e-5, rtol=1e-4)
+
+
+def test_a_checkpointer_and_models_to_start_from_raise_value_error(tmp_path: Path) -> None:
+    start = train([RECIPE]).members
+    trainer = Trainer(RECIPE, device="cpu", checkpointer=Checkpointer(tmp_path))
+    with pytest.raises(ValueError, match="checkpointer"):
+        trainer.fit(DATASET, [split(CLASSES, labels=9)], [0], start)
 
 
 # How often

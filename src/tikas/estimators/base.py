@@ -27,12 +27,18 @@ from tikas.data.labels import as_counts, check_sample_weight, row_indices
 from tikas.data.splits import Split
 from tikas.data.transforms import TRANSFORMS, check_scale, value_range, warn_few_rows, warn_other_scale
 from tikas.model.gamma import gamma
-from tikas.model.ladder import Ladder, Model
-from tikas.model.specs import RungSpec
-from tikas.training.callbacks import progress_bar
-from tikas.training.environment import full_precision, pick_device, plain_computation, private_random_state
+from tikas.model.ladder import Model
+from tikas.model.specs import RungSpec, channels_last_hint
+from tikas.training.engines import SECOND_THREAD_FROM
+from tikas.training.environment import (
+    full_precision,
+    pick_device,
+    plain_computation,
+    private_random_state,
+    single_thread,
+)
 from tikas.training.recipe import SMALL, Recipe, check_module_settings, default_costs, default_epochs
-from tikas.training.trainer import Trainer, TrainingDivergedError, TrainingResult
+from tikas.training.trainer import Build, TrainingDivergedError, TrainingResult
 
 Array = NDArray[Any]
 Prediction = Literal["outputs", "latents", "probabilities"]
@@ -59,6 +65,9 @@ ADVICE = {
     "float() argument": DATES,
 }
 """What to do about errors of scikit-learn, by a part of their message."""
+SHAPE_ADVICE = "Give X in the shape that the module takes; gray images too as (n, channels, height, width)."
+INDEX_ADVICE = "X is passed on as floats: convert it to indices in the module, x.long(), and set noise=(0, 0.3)."
+"""What to do about rows that a user module does not take, and about rows of indices for its embedding layer."""
 
 
 @dataclass(eq=False, repr=False)
@@ -105,9 +114,7 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
 
     def _recipe(self) -> Recipe:
         """Check the parameters. Costs and epochs that are None get their values in `_with_defaults`."""
-        parameters = self.get_params(deep=False)
-        settings = {field.name: parameters[field.name] for field in fields(Recipe) if field.name in parameters}
-        settings["task"] = self.task
+        settings = {field.name: getattr(self, field.name) for field in fields(Recipe)}
         if self.epochs is None:
             settings["epochs"] = SMALL.epochs
         if self.costs is None:
@@ -199,44 +206,39 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         weights: Array | None,
         splits: Sequence[Split] | None,
         classes: Array | None = None,
-    ) -> tuple[Recipe, Build, FitArguments]:
-        """Fit the preprocessing; return the complete recipe, the builder of members and the arguments of `Trainer.fit`."""
-        earlier: list[Model] | None = getattr(self, "ladders_", None) if self.warm_start else None
+    ) -> tuple[Recipe, Build, Dataset, Sequence[Split]]:
+        """Fit the preprocessing. Returns the complete recipe, the builder of members, and what `Trainer.fit` takes."""
+        earlier = self._earlier_members()
         names = getattr(self, "feature_names_in_", None)
         rows = self._fit_preparation(rows, recipe, warm=earlier is not None)
         # Every column has a scale, and every channel of images; the rows of a module may be anything.
         scaled = rows if self._is_module else as_columns(rows.reshape(len(rows), *self.input_shape_))
         check_scale(scaled, names, stacklevel=4)
         dataset = Dataset(rows, targets, None, () if names is None else tuple(names), classes)
-        labeled, seeds = dataset.labeled, self._seeds()
+        labeled = dataset.labeled
         if splits is None:
-            splits = [Split(np.flatnonzero(labeled), np.arange(len(rows)), np.empty(0, np.int64))] * len(seeds)
+            splits = [Split(np.flatnonzero(labeled), np.arange(len(rows)), np.empty(0, np.int64))] * self.n_members
         else:
-            _check_splits(splits, labeled, len(seeds))
+            _check_splits(splits, labeled, self.n_members)
         trained = splits[0].unlabeled
         warn_few_rows(len(trained), recipe.batch_size, stacklevel=3)
         recipe = self._with_defaults(recipe, rows if len(trained) == len(rows) else rows[trained])
         if earlier is not None:
             self._check_warm_start(recipe, rows.shape[1:], dataset.n_outputs)
-        build: Build = partial(build_gamma, self.network, rows[:2]) if self._is_module else Recipe.build
+        build: Build = Recipe.build
+        if isinstance(self.network, nn.Module):
+            build = partial(build_gamma, self.network, rows[:2])
         if weights is not None:
             weights = (weights / weights[labeled].max()).clip(TINY, 1)  # none is zero in single precision
             dataset = replace(dataset, weights=(weights / weights[labeled].mean()).astype(np.float32))
             if classes is not None:
                 build = partial(build_with_class_odds, build, dataset)
-        return recipe, build, (dataset, splits, seeds, earlier)
+        return recipe, build, dataset, splits
 
-    def _set_result(
-        self,
-        result: TrainingResult,
-        recipe: Recipe,
-        dataset: Dataset,  # noqa: ARG002
-        splits: Sequence[Split],  # noqa: ARG002
-        seeds: list[int],
-        earlier: list[Model] | None,
-    ) -> None:
+    def _set_result(self, result: TrainingResult, recipe: Recipe, seeds: list[int]) -> None:
         """Set the fitted attributes, and warn about members that diverged and about an interruption."""
         members, histories, before = result.members, result.histories, []
+        earlier = self._earlier_members()
         if earlier is not None:
             if result.failed:
                 raise TrainingDivergedError(result.failed)
@@ -256,8 +258,8 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
             warnings.warn(_interruption(histories, recipe.epochs, self.n_members), UserWarning, stacklevel=3)
         epochs = _epochs_per_member(before)
         history = list(before)
-        for member, lines in enumerate(histories):
-            history += [{"member": member, **line, "epoch": epochs[member] + line["epoch"]} for line in lines]
+        for number, lines in enumerate(histories):
+            history += [{"member": number, **line, "epoch": epochs[number] + line["epoch"]} for line in lines]
         kept = result.seeds if earlier is None else seeds
         self._set_fitted(recipe, members, kept, history, interrupted=result.interrupted)
 
@@ -275,10 +277,16 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
             self.preparation_ = transform.fit(torch.from_numpy(rows), pick_device(self.device)).to("cpu")
         if self.preparation_ is not None:
             rows = self.preparation_(torch.from_numpy(rows)).numpy()
-        self.input_range_ = value_range(rows, recipe.preprocess, self.input_range_ if warm else None)
+        earlier = self.input_range_ if warm else None
+        self.input_range_: tuple[float, float] | None = value_range(rows, recipe.preprocess, earlier)
         return rows if self._is_module or recipe.takes_maps else rows.reshape(len(rows), -1)
 
+    def _earlier_members(self) -> list[Model] | None:
+        """Return the fitted members that training continues from, if it does."""
+        return getattr(self, "ladders_", None) if self.warm_start else None
+
     def _seeds(self) -> list[int]:
+        """Return the seed of each member."""
         if isinstance(self.n_members, bool) or not isinstance(self.n_members, int | np.integer) or self.n_members < 1:
             raise ValueError(f"n_members={self.n_members!r}: expected a whole number of at least 1.")
         random = check_random_state(self.random_state)
@@ -444,8 +452,13 @@ def build_gamma(
             f"{name} cannot be copied, and every member is a copy: {_first_line(error)}. Remove attributes that "
             "copy.deepcopy does not accept, and run lazy layers on a few rows first."
         ) from error
-    with private_random_state(seed):  # lazy layers draw their weights now
-        return gamma(copy, n_outputs, recipe.noise_per_level(), recipe.costs[0], example=torch.from_numpy(example))
+    try:
+        with private_random_state(seed):  # lazy layers draw their weights now
+            return gamma(copy, n_outputs, recipe.noise_per_level(), recipe.costs[0], example=torch.from_numpy(example))
+    except (RuntimeError, IndexError) as error:  # of the module's layers, about rows of another shape or dtype
+        problem = _first_line(error)
+        advice = INDEX_ADVICE if "'indices'" in problem else SHAPE_ADVICE + channels_last_hint(input_shape)
+        raise ValueError(f"{name} does not take rows of shape {tuple(input_shape)}: {problem}. {advice}") from error
 
 
 def build_with_class_odds(
@@ -487,13 +500,14 @@ def predict_mean(
     double precision, and a module may not support it; these predict in float32.
     """
     dense = all(member.packable and all(len(shape) == 1 for shape in member.shapes) for member in members)
-    on = _prediction_device(members, len(rows), device, dense)
+    products = len(rows) * sum(parameter.numel() for member in members for parameter in member.parameters())
+    on = _prediction_device(products, device, dense)
     dtype = torch.float64 if dense else torch.float32
     copies = [_encoder_copy(member).to(on, dtype) for member in members]
     largest = max(prod(shape) for member in members for shape in member.shapes)
     size = max(1, min(MAX_CHUNK_ROWS if dense else MAX_CHUNK_IMAGES, MAX_CHUNK_VALUES // largest))
     means = []
-    with full_precision():
+    with full_precision(), single_thread(dense and products < SECOND_THREAD_FROM):
         for chunk in torch.from_numpy(rows).split(size):
             prepared = (chunk if prepare is None else prepare(chunk)).to(on, dtype)
             predictions = []
@@ -509,15 +523,14 @@ def predict_mean(
     return np.asarray(torch.cat(means).numpy())
 
 
-def _prediction_device(members: Sequence[Model], n_rows: int, device: str | None, dense: bool) -> torch.device:
+def _prediction_device(products: int, device: str | None, dense: bool) -> torch.device:
     """Return the given GPU, or the default one, if it exists and is faster; else the CPU.
 
     The model may have been trained on a machine with other devices. Dense ladders predict few rows faster on the CPU.
     """
     gpu = torch.device(device or "cuda")
     exists = gpu.type == "cuda" and (gpu.index or 0) < torch.cuda.device_count()
-    weights = sum(parameter.numel() for member in members for parameter in member.parameters())
-    if exists and (not dense or n_rows * weights >= MIN_GPU_PRODUCTS):
+    if exists and (not dense or products >= MIN_GPU_PRODUCTS):
         return gpu
     return torch.device("cpu")
 
@@ -534,7 +547,7 @@ def _interruption(histories: Sequence[Sequence[dict[str, Any]]], epochs: int, n_
     finished = f"{most}" if least == most else f"{least} to {most}"
     kept, settings = "the model is kept as it was then", "warm_start=True"
     if len(histories) < n_members:
-        kept = f"{len(histories)} of {n_members} members finished an epoch and are kept"
+        kept = f"{len(histories)} of {n_members} members are kept as they were then"
         settings = f"n_members={len(histories)} and {settings}"
     return (
         f"Training was interrupted after {finished} of {epochs} epochs; {kept}. Call fit again for a complete run, or "

@@ -22,7 +22,9 @@ from tikas.data.labels import (
 )
 from tikas.data.splits import Split
 from tikas.estimators.base import Array, LadderEstimator
+from tikas.training.callbacks import progress_bar
 from tikas.training.environment import plain_computation
+from tikas.training.trainer import Trainer
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -215,6 +217,7 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
         """
         with plain_computation(), self._unchanged_on_error():
             recipe = self._recipe()
+            seeds = self._seeds()
             rows = self._check_training_rows(X, recipe)
             labels = one_per_row(y, len(rows))
             codes, classes = encode_labels(labels, None if self.classes is None else as_array(self.classes))
@@ -226,8 +229,14 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
             label_weights(codes, classes, sample_weight, None)  # every class needs a positive weight
             selected, weights = self._select_rows(rows, codes, sample_weight, splits)
             weights = label_weights(codes[selected], classes, weights, self.class_weight)
-            self._fit(recipe, rows[selected], codes[selected], weights, splits, classes)
-            self.classes_ = classes
+            recipe, build, dataset, splits = self._prepare_fit(
+                recipe, rows[selected], codes[selected], weights, splits, classes
+            )
+            with progress_bar(shown=self.verbose) as callback:
+                trainer = Trainer(recipe, device=self.device, callbacks=[callback] if callback else [], build=build)
+                result = trainer.fit(dataset, splits, seeds, self._earlier_members())
+            self._set_result(result, recipe, seeds)
+            self.classes_: Array = classes
             self.transduction_ = classes[codes]
             unlabeled = codes == NO_LABEL
             if unlabeled.any():

@@ -14,7 +14,9 @@ from sklearn.metrics import r2_score
 from tikas.data.labels import as_values, check_sample_weight, one_per_row, scale_of_values
 from tikas.data.splits import Split
 from tikas.estimators.base import Array, LadderEstimator
+from tikas.training.callbacks import progress_bar
 from tikas.training.environment import plain_computation
+from tikas.training.trainer import Trainer
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -184,6 +186,7 @@ class LadderRegressor(RegressorMixin, LadderEstimator):  # type: ignore[misc]
         """
         with plain_computation(), self._unchanged_on_error():
             recipe = self._recipe()
+            seeds = self._seeds()
             rows = self._check_training_rows(X, recipe)
             values = as_values(one_per_row(y, len(rows)))
             unlabeled = np.isnan(values)
@@ -194,10 +197,16 @@ class LadderRegressor(RegressorMixin, LadderEstimator):  # type: ignore[misc]
             learned = learned[~np.isnan(learned)]
             if not len(learned):
                 raise ValueError("Every row with a target has weight zero. Give at least one a positive weight.")
-            if not (self.warm_start and hasattr(self, "ladders_")):
+            if self._earlier_members() is None:
                 self.target_mean_, self.target_deviation_ = scale_of_values(learned)
             standardized = ((values - self.target_mean_) / self.target_deviation_).astype(np.float32)
-            self._fit(recipe, rows[selected], standardized[selected], weights, splits)
+            recipe, build, dataset, splits = self._prepare_fit(
+                recipe, rows[selected], standardized[selected], weights, splits
+            )
+            with progress_bar(shown=self.verbose) as callback:
+                trainer = Trainer(recipe, device=self.device, callbacks=[callback] if callback else [], build=build)
+                result = trainer.fit(dataset, splits, seeds, self._earlier_members())
+            self._set_result(result, recipe, seeds)
             self.transduction_ = values.copy()
             if unlabeled.any():
                 self.transduction_[unlabeled] = self._to_values(self._predict_rows(rows[unlabeled], "outputs"))

@@ -1,4 +1,4 @@
-"""SVG figures: errors of the seeds beside published intervals, and error against training time. They need matplotlib."""
+"""SVG figures of errors: each seed beside the published mean, and error against training time. They need matplotlib."""
 
 from __future__ import annotations
 
@@ -49,12 +49,9 @@ class Timing:
 
 @contextmanager
 def svg_figure(path: str | Path) -> Iterator[Any]:
-    """A matplotlib figure that is saved at the end, with the same bytes for the same content.
+    """Yield a matplotlib figure and save it at the end, with the same bytes for the same content.
 
-    Raises
-    ------
-    PlotsMissingError
-        If matplotlib is not installed.
+    Raises PlotsMissingError if matplotlib is not installed.
     """
     try:
         import matplotlib as mpl
@@ -79,6 +76,20 @@ def plot_errors(path: str | Path, columns: Sequence[str], rows: Mapping[str, Map
         Numbers of labels, as text.
     rows : mapping of str to mapping of str to Errors
         By the title of the row, then by column.
+
+    Raises
+    ------
+    PlotsMissingError
+        If matplotlib is not installed.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> rows = {"Ladder": {"100": Errors([1.1, 0.9], published=1.06, deviation=0.37)}, "Γ": {"100": Errors()}}
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     plot_errors(folder + "/errors.svg", ["100"], rows)
+    ...     "missing" in Path(folder, "errors.svg").read_text()
+    True
     """
     columns = [column for column in columns if any(column in row for row in rows.values())]
     with svg_figure(path) as figure:
@@ -158,6 +169,27 @@ def plot_error_against_seconds(path: str | Path, series: Mapping[str, Sequence[T
 
     Filled markers include the warm-up. Lines join the hollow ones, which do not: which schedule had to wait for the
     compiler depends only on which ran first.
+
+    Parameters
+    ----------
+    path : str or Path
+        The SVG file to write.
+    series : mapping of str to sequence of Timing
+        By the name in the legend.
+
+    Raises
+    ------
+    PlotsMissingError
+        If matplotlib is not installed.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> timings = [Timing("5 epochs", 1.5, 0.1, seconds=4.0), Timing("10 epochs", 1.1, 0.1, seconds=8.0)]
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     plot_error_against_seconds(folder + "/curve.svg", {"two cores": timings})
+    ...     "5 epochs" in Path(folder, "curve.svg").read_text()
+    True
     """
     style: dict[str, Any] = {"markersize": 4, "linewidth": 1}
     with svg_figure(path) as figure:
@@ -168,12 +200,11 @@ def plot_error_against_seconds(path: str | Path, series: Mapping[str, Sequence[T
             margins = [each.margin for each in timings]
             bars = axes.errorbar(seconds, errors, margins, fmt="o", capsize=2.5, label=name, **style)
             color = bars[0].get_color()
-            known = [each for each in timings if each.seconds_without_warm_up is not None]
-            hollow = [each.seconds_without_warm_up for each in known], [each.error for each in known]
-            axes.plot(*hollow, "o-", color=color, markerfacecolor="white", **style)
+            warm = [(t.seconds_without_warm_up, t.error) for t in timings if t.seconds_without_warm_up is not None]
+            axes.plot([x for x, _ in warm], [y for _, y in warm], "o-", color=color, markerfacecolor="white", **style)
             for each in timings:
-                place = (each.seconds, each.error)
-                axes.annotate(each.label, place, (5, 5), textcoords="offset points", fontsize=8)
+                position = (each.seconds, each.error)
+                axes.annotate(each.label, position, (5, 5), textcoords="offset points", fontsize=8)
                 left = each.seconds_without_warm_up or each.seconds
                 axes.hlines(each.error, left, each.seconds, color=color, linewidth=0.6, linestyle="dotted")
         _set_log_ticks(axes)

@@ -79,4 +79,4 @@ def _figures(lines: Sequence[Mapping[str, Any]], error: float | None) -> str:
 
 
 def _mean(lines: Sequence[Mapping[str, Any]], name: str) -> float:
-    return sum(line[name] for line in lines) / len(lines)
+    return float(sum(line[name] for line in lines) / len(lines))

@@ -11,13 +11,14 @@ import shutil
 import time
 import warnings
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from tikas.data.datasets import Dataset
@@ -198,7 +199,8 @@ class Checkpointer:
         The data set is recognized by its shape, dtype and a sample of rows, and by the targets and weights used.
         """
         sample = dataset.rows[:: max(1, len(dataset) // SAMPLED_ROWS)]
-        arrays = [split.labeled, split.unlabeled, split.validation, sample, dataset.targets[split.labeled]]
+        targets: NDArray[Any] = dataset.targets[split.labeled]
+        arrays: list[NDArray[Any]] = [split.labeled, split.unlabeled, split.validation, sample, targets]
         if dataset.weights is not None:
             arrays.append(dataset.weights[split.labeled])
         settings = (recipe.to_json(), seed, self.variant, dataset.rows.shape, str(dataset.rows.dtype))
@@ -241,13 +243,19 @@ class Checkpointer:
         keys: Sequence[str],
         state: Callable[[], Mapping[str, Tensor]],
         histories: Sequence[Sequence[Mapping[str, Any]]],
+        skip: Container[int] = (),
     ) -> None:
-        """Write a snapshot of members: `state` returns tensors ``(members, ...)``. Where that fails it only warns."""
+        """Write a snapshot of members, by position, but those in `skip`. Where that fails it only warns.
+
+        `state` returns tensors ``(members, ...)``.
+        """
         started = time.monotonic()
         try:
             tensors = state()
             self.folder.mkdir(parents=True, exist_ok=True)
             for member, (key, history) in enumerate(zip(keys, histories, strict=True)):
+                if member in skip:
+                    continue
                 resumed_after = self.resumed_after.get(key, [])
                 header = {"kind": _KIND, "history": list(history), "resumed_after": resumed_after}
                 write_tensors(self._path(key), {name: tensor[member] for name, tensor in tensors.items()}, header)

@@ -1,7 +1,7 @@
 """CompiledEngine: dense ladders on a CPU, with compiled costs and a compiled optimizer.
 
-This module is the only one that uses what torch does not document: two settings of its compiler and a pass over its
-graphs (`_compiler_settings`, `_options`). Without them, code is compiled more often and is slower, but it is the same.
+This module is the only one that uses what torch does not document: settings of its compiler (`_compiler_settings`) and
+a pass over its graphs (`_options`). Versions of torch without them compile more often, to code that is slower.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import sysconfig
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from shutil import which
@@ -63,6 +64,7 @@ class CompiledEngine:
     def __init__(self, models: Sequence[Model], batches: Batches, dtype: torch.dtype = torch.float32) -> None:
         self.batches = batches
         self.members = len(models)
+        self.dtype = dtype
         self.model = pack(models).train()
         self._templates = models
         self._updates = 0
@@ -148,7 +150,7 @@ def compile_function(function: Callable[P, R], options: dict[str, Any] | None = 
     `compile_obstacle` knows most reasons before. A folder that cannot be written, or a missing library, shows only when
     something is compiled.
     """
-    has_limit = "recompile_limit" in inspect.signature(torch.compile).parameters  # torch 2.13
+    has_limit = "recompile_limit" in inspect.signature(torch.compile).parameters  # from torch 2.13 on
     limit: dict[str, Any] = {"recompile_limit": RECOMPILE_LIMIT} if has_limit else {}
     program: Callable[P, R] | None = None
 
@@ -158,7 +160,7 @@ def compile_function(function: Callable[P, R], options: dict[str, Any] | None = 
             return program(*args, **kwargs)
         compiled: Callable[P, R] = torch.compile(function, dynamic=False, options=options, **limit)
         try:
-            with _compiler_settings():
+            with _compiler_settings(limit=not has_limit):
                 result = compiled(*args, **kwargs)
             program = compiled
         except Exception as error:  # one of the function itself is raised again by the next line but two
@@ -174,20 +176,28 @@ def compile_function(function: Callable[P, R], options: dict[str, Any] | None = 
 
 
 @contextmanager
-def _compiler_settings() -> Iterator[None]:
-    """Let torch's compiler keep on disk all that it compiles, and compile the backward pass with the forward pass.
+def _compiler_settings(*, limit: bool) -> Iterator[None]:
+    """Change settings of torch's compiler that have no documented names; versions of torch without them ignore that.
 
-    By default, code with a hand-written derivative is kept in parts, and a later process spends most of its first
-    update on putting them together. And a failure to compile the backward pass would show outside of
-    `compile_function`. torch has no documented names for either. Versions without these settings ignore them.
+    - All compiled code is kept on disk. By default, code with a hand-written derivative is kept in parts, and a later
+      process spends most of its first update on putting them together.
+    - The backward pass is compiled with the forward pass. Otherwise a failure to compile it would show outside of
+      `compile_function`.
+    - With `limit`, a function may become `RECOMPILE_LIMIT` programs, for versions whose `torch.compile` does not take
+      that number.
     """
-    try:
-        from torch._functorch import config
-    except ImportError:
-        yield
-        return
-    names = ("autograd_cache_allow_custom_autograd_functions", "force_non_lazy_backward_lowering")
-    with config.patch({name: True for name in names if hasattr(config, name)}):
+    wanted: list[tuple[str, str, object]] = [
+        ("torch._functorch.config", "autograd_cache_allow_custom_autograd_functions", True),
+        ("torch._functorch.config", "force_non_lazy_backward_lowering", True),
+    ]
+    if limit:
+        wanted.append(("torch._dynamo.config", "recompile_limit", RECOMPILE_LIMIT))
+    with ExitStack() as stack:
+        for module, name, value in wanted:
+            with suppress(ImportError):
+                config = import_module(module)
+                if hasattr(config, name):
+                    stack.enter_context(config.patch({name: value}))
         yield
 
 

@@ -165,6 +165,7 @@ class CudaGraphEngine:
     def __init__(self, models: Sequence[Model], batches: Batches, *, compiled: bool = True, exact: bool = True) -> None:
         self.batches = batches
         self.members = len(models)
+        self.dtype = torch.bfloat16 if compiled and not exact else torch.float32
         self.eager = EagerEngine(models, batches, capturable=True)
         if compiled:
             costs = compile_function(self.eager.model.training_costs)
@@ -243,6 +244,7 @@ class SideBySideEngine:
             CudaGraphEngine([model], batches.for_member(member), compiled=compiled, exact=exact)
             for member, model in enumerate(copies)
         ]
+        self.dtype = self.engines[0].dtype
         self._streams = [SideStream(batches.device) for _ in models]
 
     def train_epoch(self, rates: Tensor) -> Tensor:

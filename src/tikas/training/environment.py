@@ -91,22 +91,30 @@ def float32_default() -> Iterator[None]:
 
 @contextmanager
 def arithmetic(device: torch.device, *, exact: bool, one_thread: bool) -> Iterator[None]:
-    """Train with TF32 products on a GPU unless `exact`; on a CPU in float32 and, if asked for, with one thread.
-
-    The operations of a small model are over before a second thread has woken up: on two cores that thread gains a
-    tenth, and costs half when another process needs the core.
-    """
-    threads, benchmark = torch.get_num_threads(), torch.backends.cudnn.benchmark
-    with _precision(tf32=device.type == "cuda" and not exact):
-        if device.type == "cuda":
-            torch.backends.cudnn.benchmark = True
-        elif one_thread:
-            torch.set_num_threads(1)
+    """Train with TF32 products on a GPU unless `exact`; on a CPU in float32 and, if asked for, with one thread."""
+    benchmark, on_gpu = torch.backends.cudnn.benchmark, device.type == "cuda"
+    with _precision(tf32=on_gpu and not exact), single_thread(one_thread and not on_gpu):
+        torch.backends.cudnn.benchmark = on_gpu or benchmark
         try:
             yield
         finally:
-            torch.set_num_threads(threads)
             torch.backends.cudnn.benchmark = benchmark
+
+
+@contextmanager
+def single_thread(enabled: bool) -> Iterator[None]:
+    """Compute with one CPU thread, if `enabled`.
+
+    The operations of a small model are over before a second thread has woken up: on two cores that thread gains a
+    tenth, costs half when another process needs the core, and several times as much when all cores are busy.
+    """
+    threads = torch.get_num_threads()
+    if enabled:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 @contextmanager

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 from tikas.model.specs import (
     ActivationName,
-    Dense,
     DenoiserName,
+    Dense,
     GlobalMeanPool,
     MapTooSmallError,
     RungSpec,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import sys
 import time
+import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, fields, replace
@@ -47,6 +49,10 @@ TENSORS_PER_LATENT = 12
 """Tensors that the backward pass keeps of each level and row, about."""
 OUT_OF_MEMORY_WORDS = ("out of memory", "DefaultCPUAllocator", "STATUS_ALLOC_FAILED", "ALLOCATION_FAILED")
 """Words of the errors that CUDA, Triton, libraries and PyTorch on a CPU raise for a lack of memory."""
+MEMORY_INFO, CONTROL_GROUPS = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
+"""Where Linux tells the memory of the machine, and that of a container."""
+UNKNOWN_MEMORY = 8 * 10**9
+"""Free memory assumed of other systems: larger ensembles train in groups there."""
 
 MAX_WATCHED_ROWS = 1000
 """Rows that the statistics are taken from when validation rows are measured during training."""
@@ -98,7 +104,7 @@ class TrainingResult:
     failed : dict of int to str
         What happened to members whose costs stopped being finite numbers, by index.
     interrupted : bool
-        Whether Ctrl-C ended the training early.
+        Whether Ctrl-C was pressed. Members that were training then have fewer epochs.
     """
 
     indices: list[int] = field(default_factory=list)
@@ -135,7 +141,7 @@ class Trainer:
     build : callable, default=Recipe.build
         Builds a member from a recipe, the shape of a row, the number of outputs and a seed.
     checkpointer : Checkpointer, optional
-        Saves snapshots while training; the same call resumes from them.
+        Saves snapshots while training; the same call resumes from them. Cannot be combined with models to start from.
 
     Examples
     --------
@@ -189,38 +195,47 @@ class Trainer:
             If the members cannot train as one ensemble, or have too few rows.
         TrainingDivergedError
             If every member diverged.
+        torch.OutOfMemoryError
+            If a single member does not fit into the memory of the device.
+        KeyboardInterrupt
+            If Ctrl-C was pressed before the first epoch was complete. Later on, the result is what was trained.
         """
         recipes = [self.recipe] * len(seeds) if isinstance(self.recipe, Recipe) else list(self.recipe)
-        _check_members(recipes, splits)
+        _check_members(recipes, splits, seeds)
+        if self.checkpointer is not None and start is not None:
+            raise ValueError("Snapshots do not tell models to start from apart. Leave out the checkpointer or start.")
         device = pick_device(self.device)
         result = TrainingResult()
+        handled = sys.exception()
         modules = recipes[0].is_module or self.build is not Recipe.build  # these may draw from global generators
         with training_environment(device), private_random_state() if modules else nullcontext():
             run = _Run(self, dataset, device, recipes, splits, seeds, start)
             queue = run.groups()
             run.group_count = len(queue)
             while queue and not result.interrupted:
-                members = queue.pop(0)
+                members, epochs_before = queue.pop(0), run.epochs_done
                 try:
                     run.train(members, result)
-                    continue
+                    run.epochs_done = epochs_before + recipes[0].epochs  # also where all of the group diverged
                 except KeyboardInterrupt:
                     if not result.members:
                         raise
                     result.interrupted = True
-                    break
                 except (RuntimeError, MemoryError) as error:
-                    if not _is_out_of_memory(error):
+                    causes = _causes(error, handled)
+                    if not any(map(_is_out_of_memory, causes)):
                         raise
+                    for cause in causes:  # their frames refer to the tensors of the group
+                        traceback.clear_frames(cause.__traceback__)
+                    gc.collect()
+                    torch.cuda.empty_cache()
                     if len(members) == 1:
                         raise torch.OutOfMemoryError(run.memory_message()) from error
-                # Only here, where the exception no longer refers to the tensors of the group, can they be freed.
-                gc.collect()
-                torch.cuda.empty_cache()
-                half = len(members) // 2
-                queue = [members[:half], members[half:], *queue]
-                run.group_count += 1
-                run.report([], f"out of memory: {len(members)} members continue in two groups")
+                    half = len(members) // 2
+                    queue = [members[:half], members[half:], *queue]
+                    run.group_count += 1
+                    run.epochs_done = epochs_before
+                    run.report([], f"out of memory: {len(members)} members continue in two groups")
         if not result.members:
             raise TrainingDivergedError(result.failed)
         return result.sorted()
@@ -285,12 +300,12 @@ class _Run:
 
     def train(self, members: Sequence[int], result: TrainingResult) -> None:
         """Train some members together, from their snapshots if there are any, and add them to the result."""
-        checkpointer, recipes = self.trainer.checkpointer, [self.recipes[member] for member in members]
-        recipe, splits = recipes[0], [self.splits[member] for member in members]
+        recipes, splits = [self.recipes[member] for member in members], [self.splits[member] for member in members]
         seeds, keys = [self.seeds[member] for member in members], [self.keys[member] for member in members]
+        recipe, checkpointer = recipes[0], self.trainer.checkpointer
         snapshots = None if checkpointer is None else checkpointer.load(keys)
         self._report_start(members, snapshots)
-        models = [self.first if member == 0 and len(members) == 1 else self._build(member) for member in members]
+        models = [self.first if member == 0 else self._build(member) for member in members]
         models = [model.to(self.device) for model in models]
         batches = Batches(
             self.rows,
@@ -310,6 +325,7 @@ class _Run:
         if snapshots is not None:
             histories = [list(snapshot.history) for snapshot in snapshots]
             engine.load_state_dict(_stack_snapshots(snapshots), len(histories[0]) * batches.updates)
+            del snapshots  # three tensors for every parameter
         validation = _Validation(engine, splits, recipe.calibration) if len(splits[0].validation) else None
         one_thread = multiplications(models, batches) < SECOND_THREAD_FROM
         size = 3 * sum(parameter.nbytes for model in models for parameter in model.parameters())
@@ -324,7 +340,9 @@ class _Run:
                     rates = _learning_rates(recipes, (epoch - 1) * batches.updates, batches.updates)
                     costs = engine.train_epoch(rates).reshape(batches.updates, len(members), -1).double().cpu()
                     lines = _history_lines(recipes, costs, rates, epoch, time.perf_counter() - started)
-                    failed = {**_find_divergence(recipes, costs, epoch), **failed}
+                    failed_before, failed = failed, {**_find_divergence(recipes, costs, epoch), **failed}
+                    if len(failed) > len(failed_before):
+                        self.report([], f"{len(failed)} of {len(members)} members diverged")
                     if len(failed) == len(members):
                         break
                     if validation is not None and (epoch % validation.every == 0 or epoch == recipe.epochs):
@@ -332,32 +350,52 @@ class _Run:
                             line["validation_error"] = error
                     for history, line in zip(histories, lines, strict=True):
                         history.append(line)
-                    if checkpointer is not None and epoch < recipe.epochs and not failed and checkpointer.is_due(size):
-                        checkpointer.save(keys, engine.state_dict, histories)
+                    if checkpointer is not None and epoch < recipe.epochs and checkpointer.is_due(size):
+                        checkpointer.save(keys, engine.state_dict, histories, skip=failed)
                     self.epochs_done += 1
                     self.report([line for member, line in enumerate(lines) if member not in failed])
             except KeyboardInterrupt:
                 if not histories[0]:
                     raise
-                result.interrupted = len(histories[0]) < recipe.epochs
-            if validation is not None and histories[0] and "validation_error" not in histories[0][-1]:
-                for history, error in zip(histories, validation.errors(), strict=True):
-                    history[-1]["validation_error"] = error
+                result.interrupted = True
+            try:
+                self._finish(members, engine, validation, histories, failed, result)
+            except KeyboardInterrupt:  # what is left takes a moment, and everything would be lost
+                result.interrupted = True
+                self._finish(members, engine, validation, histories, failed, result)
 
-        trained = engine.models()
-        for member, model in enumerate(trained):
-            reason = failed.get(member) or _find_bad_weights(recipes[member], model)
+    def _finish(
+        self,
+        members: Sequence[int],
+        engine: Engine,
+        validation: _Validation | None,
+        histories: Sequence[History],
+        failed: Mapping[int, str],
+        result: TrainingResult,
+    ) -> None:
+        """Measure and calibrate trained members, and add them to the result. May be repeated after an interruption."""
+        if validation is not None and len(failed) < len(members) and "validation_error" not in histories[0][-1]:
+            for history, error in zip(histories, validation.errors(), strict=True):
+                history[-1]["validation_error"] = error
+        finished: list[tuple[int, Model, History]] = []
+        for position, (member, model) in enumerate(zip(members, engine.models(), strict=True)):
+            recipe = self.recipes[member]
+            reason = failed.get(position) or _find_bad_weights(recipe, model)
             if reason:
-                result.failed[members[member]] = reason
+                result.failed[member] = reason
                 continue
-            rows = torch.as_tensor(calibration_rows(splits[member], recipe.calibration), device=self.device)
-            model.train()  # frozen layers of a user module are recognized by their mode
+            rows = torch.as_tensor(calibration_rows(self.splits[member], recipe.calibration), device=self.device)
+            # In training mode: frozen layers of a user module are recognized by their mode. On the device, from which
+            # an interrupted call may have moved it.
+            model.to(self.device).train()
             with full_precision():
                 model.calibrate(self.rows[rows])
-            result.indices.append(members[member])
-            result.seeds.append(seeds[member])
-            result.members.append(model.eval().cpu())
-            result.histories.append(histories[member])
+            finished.append((member, model.eval().cpu(), histories[position]))
+        for member, model, history in finished:
+            result.indices.append(member)
+            result.seeds.append(self.seeds[member])
+            result.members.append(model)
+            result.histories.append(history)
 
     def _report_start(self, members: Sequence[int], snapshots: Sequence[Snapshot] | None) -> None:
         message = f"starting {len(members)} member{'s' * (len(members) > 1)} on {self.device}"
@@ -549,27 +587,56 @@ def _free_bytes(device: torch.device) -> int:
         reserved = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + reserved
     try:
-        figures = dict(line.split()[:2] for line in Path("/proc/meminfo").read_text().splitlines())
-        return 1024 * int(figures["MemAvailable:"])
+        available = 1024 * _read_figures(MEMORY_INFO)["MemAvailable:"]
     except (OSError, LookupError):
-        return 8 * 10**9  # a system that does not tell: larger ensembles train in groups
+        return UNKNOWN_MEMORY
+    return min(available, _free_container_bytes(available))
 
 
-def _is_out_of_memory(error: BaseException | None) -> bool:
-    """Return whether an error, or one that it was raised while handling, is a lack of memory."""
-    while error is not None:
-        if isinstance(error, torch.OutOfMemoryError | MemoryError):
-            return True
-        if any(words in str(error) for words in OUT_OF_MEMORY_WORDS):
-            return True
-        error = error.__context__
-    return False
+def _free_container_bytes(without_limit: int) -> int:
+    """Return the memory that this process's container may still take, by version 2 or 1 of Linux's control groups.
+
+    Beyond it, the process would be killed and not get an error. Files that the system caches count as taken, but are
+    dropped when memory is needed.
+    """
+    for limit, taken, details, cached in (
+        ("memory.max", "memory.current", "memory.stat", "inactive_file"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat", "total_inactive_file"),
+    ):
+        try:
+            free = int((CONTROL_GROUPS / limit).read_text()) - int((CONTROL_GROUPS / taken).read_text())
+            return max(0, free + _read_figures(CONTROL_GROUPS / details)[cached])
+        except (OSError, LookupError, ValueError):  # no such file, or "max"
+            continue
+    return without_limit
 
 
-def _check_members(recipes: Sequence[Recipe], splits: Sequence[Split]) -> None:
+def _read_figures(path: Path) -> dict[str, int]:
+    """Return the first figure of each line of a file, by the word before it."""
+    return {line.split()[0]: int(line.split()[1]) for line in path.read_text().splitlines()}
+
+
+def _causes(error: BaseException, handled: BaseException | None) -> list[BaseException]:
+    """Return an error and those during whose handling it was raised, up to one that the caller of `fit` handles."""
+    causes = [error]
+    while causes[-1].__context__ is not None and causes[-1].__context__ is not handled:
+        causes.append(causes[-1].__context__)
+    return causes
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return any(words in str(error) for words in OUT_OF_MEMORY_WORDS)
+
+
+def _check_members(recipes: Sequence[Recipe], splits: Sequence[Split], seeds: Sequence[int]) -> None:
     """Raise ValueError if the members cannot train as one ensemble."""
-    if not recipes or len(recipes) != len(splits):
-        raise ValueError(f"Got {len(splits)} splits and {len(recipes)} recipes; give one of each for every seed.")
+    if len(seeds) == 0 or not len(recipes) == len(splits) == len(seeds):
+        raise ValueError(
+            f"Got {len(seeds)} seeds, {len(splits)} splits and {len(recipes)} recipes; give one of each for every "
+            "member."
+        )
     if len({(len(split.unlabeled), len(split.validation)) for split in splits}) > 1:
         raise ValueError("Members of an ensemble need equally many unlabeled and validation rows. Fit them separately.")
     _require_equal("settings other than " + ", ".join(MEMBER_SETTINGS), (_shared_settings(each) for each in recipes))

@@ -51,12 +51,13 @@ class FusedEngine:
         The members, all of one shape, for which `can_fuse` is true. They may differ in noise and cost weights.
     batches : Batches
     dtype : torch.dtype, default=torch.bfloat16
-        Type of the products, of the noise, and of what kernels store for each other.
+        Dtype of the products, of the noise, and of what kernels store for each other.
     """
 
     def __init__(self, models: Sequence[Model], batches: Batches, dtype: torch.dtype = torch.bfloat16) -> None:
         self.batches = batches
         self.members = len(models)
+        self.dtype = dtype
         device = batches.device
         self._labeled, self._unlabeled = batches.labeled_batch_size, batches.denoised_batch_size
         self._classes = models[0].task == "classification"

@@ -1,24 +1,47 @@
 """Triton kernels of one update of a dense ladder; `engine.py` launches them, README.md explains the design.
 
-Names follow Algorithm 1: ``z_pre = W h``, ``z = N(z_pre)``, ``z_tilde = z + n``, ``u = N(V ẑ)``, ``z_hat = g(z_tilde, u)``.
-``grad_x`` is the gradient of the total cost with respect to ``x``.
+Names follow Algorithm 1: ``z_pre = W h``, ``z = N(z_pre)``, ``z_tilde = z + n``, ``u = N(V ẑ)`` and
+``z_hat = g(z_tilde, u)``. ``grad_x`` is the gradient of the total cost with respect to ``x``.
 
 A batch has three parts, each normalized by itself and stored one after the other in the rows of every encoder tensor:
 labeled rows (part 0), unlabeled rows with noise (part 1), and the same unlabeled rows without noise (part 2, "clean").
-Encoder tensors are ``(members, labeled + unlabeled + clean, padded)``, decoder tensors ``(members, unlabeled, padded)``.
-``padded`` is the level's width rounded up to a multiple of 8. Padding columns are loaded as zero and stored as zero by
-every kernel, so they change no statistic, cost or gradient.
+A level's width is padded to a multiple of 8. Every kernel loads padding columns as zero and stores them as zero, so
+they change no statistic, cost or gradient.
+
+Tensors of a level, contiguous unless a stride is named. "bf16" is the dtype of the products, which may be float32; the
+scores of the top and their gradients are float32, because a softmax needs that precision.
+
+    tensor                                      shape                                             dtype
+    projected (z_pre), grad_projected           (members, labeled + unlabeled + clean, padded)    bf16
+    hidden (h)                                  (members, labeled + unlabeled + clean, padded)    bf16, top float32
+    grad_hidden                                 the same, with the clean rows of the level above  bf16, top float32
+    statistics (μ and 1/σ of each part)         (members, 6, padded)                              float32
+    signal (V ẑ of the level above)             (members, unlabeled, padded)                      bf16, top float32
+    grad_signal                                 (members, unlabeled, padded)                      bf16, top float32
+    signal_statistics (μ and 1/σ)               (members, 2, padded)                              float32
+    denoised (ẑ), grad_denoised                 (members, unlabeled, padded)                      bf16
+    grad_latents (of z̃, then of z)              (members, unlabeled + clean, padded)              bf16
+    grad_statistics (of μ and σ, clean part)    (members, 2, padded)                              float32
+    noise (members are noise_stride apart)      (members, labeled + unlabeled, width)             bf16
+    settings (deviations of the noise, then λ)  (members, 2 * levels), from this level on         float32
+    beta, gamma (vector_stride apart)           (members, padded)                                 float32
+    denoiser (vector_stride apart)              (members, rows of g, padded)                      float32
 
 Conventions of all kernels:
 
 - Program 0 is the member, program 1 a block of UNITS columns, program 2 (encoder) the part. A program holds *all* rows
-  of its columns, so batch statistics need no second pass over memory and no communication between programs.
-- Everything is loaded before the first sum over rows. A sum synchronizes the threads of a program; a load issued after
-  it would be waited for a second time.
+  of its columns, in tiles ``(ROWS, UNITS)``, so batch statistics need no second pass over memory and no communication
+  between programs. ROWS is a power of two, at least the number of rows.
+- Everything is loaded before the first sum over rows. Triton keeps loads where they stand in the source, and a sum
+  makes the threads of a program wait for each other. A load behind it would begin only then, and with one member no
+  other program would run meanwhile: the kernels of the levels took 122 µs an update with late loads, and 77 with early
+  ones and a program for each part (README.md).
 - Forward kernels store only what a matrix product reads, plus mean and 1/σ. Backward kernels recompute the rest from
   these: reading it back from memory would take longer.
 - `unit_mask` is true for real units, `column_mask` for real and padding columns; `mask` and `store_mask` are the same
-  with the rows of the part.
+  with the rows of the part. What is outside of `mask` is zero in every tile that is summed.
+- `member` is int64, and with it every offset that it is a factor of: the tensors of a large ensemble have more than
+  2³¹ values.
 """
 
 import os
@@ -44,14 +67,14 @@ PARTS = 3
 STATISTICS = tl.constexpr(2 * PARTS)
 """Rows of the encoder's statistics ``(members, 6, padded)``: mean and 1/σ of each part."""
 UNSPECIALIZED = ["width", "padded"]
-"""Arguments that Triton must not specialize on. If it knew that they are multiples of 16, it would vectorize loads along
-the columns and give each thread several columns; as it does not, a thread has one column, and most of a sum over rows
-stays inside the thread."""
+"""Arguments that Triton must not specialize on. If it knew that they are multiples of 16, it would load eight columns
+at once and give each thread eight columns, and a sum over rows would be exchanged between threads. As it does not, a
+thread has one column, and most of a sum stays inside the thread."""
 FUSED_SUMS = tl.constexpr(os.environ.get("TRITON_INTERPRET") != "1")
-"""Sum several tiles in one reduction. Triton's interpreter would evaluate such a reduction value by value."""
+"""Sum several tiles in one reduction; not in Triton's interpreter, which would evaluate it value by value."""
 
 
-# Sums over rows of several tiles at once: one exchange between the threads of a program instead of several.
+# Sums over rows, (ROWS, UNITS) -> (UNITS,), of several tiles at once: one exchange between threads instead of several.
 
 
 @triton.jit
@@ -178,7 +201,10 @@ def _denoise(z_tilde, u, a, DENOISER: tl.constexpr):
 
 @triton.jit
 def _denoise_backward(gradient, z_tilde, u, a, grad_a, padded, units, column_mask, DENOISER: tl.constexpr):
-    """Return the gradients for u and z̃, given that for ẑ; store the gradients of the parameters."""
+    """Return the gradients of u and z̃, given that of ẑ; store those of the parameters, each a sum over the rows.
+
+    Outside of the batch `gradient` is zero, and with it everything that is summed here.
+    """
     if DENOISER == GAUSSIAN:
         mu, mu_gate = _mixture(u, a, 0)
         upsilon, upsilon_gate = _mixture(u, a, 5)
@@ -317,7 +343,6 @@ def _normalize_backward(gradient, z, inverse, rows):
 @triton.jit
 def _program(width, padded, ROWS: tl.constexpr, UNITS: tl.constexpr):
     """This program's member, rows and columns, and which columns are units and which exist at all."""
-    # int64: member * rows * width overflows 32 bits in large ensembles.
     member = tl.program_id(0).to(tl.int64)
     units = tl.program_id(1) * UNITS + tl.arange(0, UNITS)
     return member, tl.arange(0, ROWS), units, units < width, units < padded
@@ -364,10 +389,11 @@ def gather_kernel(
     noise_stride, settings_stride, labeled, unlabeled, rows,
     width, padded, UNITS: tl.constexpr,
 ):  # fmt: skip
-    """Level 0: h̃₀ = x + n of labeled and unlabeled rows, and h₀ = x of the clean ones behind them.
+    """Level 0: h̃⁰ = x + n of labeled and unlabeled rows, and h⁰ = x of the clean ones behind them.
 
-    Programs: (members, rows); each copies one row of `data` ``(n, width)`` to `hidden` ``(members, rows, padded)``.
-    ``labeled_rows (members, labeled)`` and ``unlabeled_rows (members, unlabeled)`` are indices into `data`.
+    Programs: (members, rows); each copies one row of `data` ``(n, width)``, float32, to `hidden` ``(members, rows,
+    padded)``. ``labeled_rows (members, labeled)`` and ``unlabeled_rows (members, unlabeled)`` are indices into `data`.
+    A program works through its row in steps of UNITS columns.
     """
     member = tl.program_id(0).to(tl.int64)
     row = tl.program_id(1)
@@ -394,9 +420,10 @@ def encode_kernel(
     LABELED: tl.constexpr, UNLABELED: tl.constexpr, CLEAN: tl.constexpr,
     ACTIVATION: tl.constexpr, BETA: tl.constexpr, GAMMA: tl.constexpr, ROWS: tl.constexpr, UNITS: tl.constexpr,
 ):  # fmt: skip
-    """From z_pre = W h̃ to h̃ = φ(γ(N(z_pre) + n + β)) of one part, without n where it is the clean one.
+    """Encoder: z̃ˡ = N(z_preˡ) + n, h̃ˡ = φ(γ(z̃ˡ + β)) of one part of the batch; without n where that is the clean one.
 
-    Reads `projected` (z_pre), writes `hidden` (h̃) and `statistics` ``(members, 6, padded)``.
+    Programs: (members, blocks of columns, parts). Reads `projected`, writes `hidden` and `statistics`. z̃ is not stored:
+    the decoder computes it from `projected`, `statistics` and `noise`.
     """
     member, rows, units, unit_mask, column_mask = _program(width, padded, ROWS, UNITS)
     part, first, count = _part(LABELED, UNLABELED, CLEAN)
@@ -407,11 +434,12 @@ def encode_kernel(
     deviation = tl.load(settings + member * settings_stride)
     scale, shift = _load_gamma_beta(gamma, beta, member * vector_stride + units, unit_mask, GAMMA, BETA, UNITS)
 
+    # No load below this line: `_normalize` sums over rows.
     part_statistics = statistics + (member * STATISTICS + 2 * part) * padded + units
     z = _normalize(tile, mask, count, part_statistics, padded, column_mask)
     h = _activate(scale[None, :] * (z + deviation * n + shift[None, :]), ACTIVATION)
     store_mask = (rows < count)[:, None] & column_mask[None, :]
-    # Padding is set to zero again: φ(γ β) of a padding unit need not be.
+    # The product of the next level reads the padding columns: they must be zero.
     _store(hidden + start, first, rows, units, padded, tl.where(mask, h, 0.0), store_mask)
 
 
@@ -427,11 +455,11 @@ def encode_backward_kernel(
 ):  # fmt: skip
     """Backward of `encode_kernel`: from the gradients of h̃, z̃, z, μ and σ to that of z_pre, and of β and γ.
 
-    `grad_hidden` is the product W'ᵀ grad_z_pre' of the level above; it has no clean rows where the clean part ends here
-    (CLEAN_ABOVE false). `grad_latents` ``(members, unlabeled + clean, padded)`` and `grad_statistics` ``(members, 2,
-    padded)`` come from `decode_backward_kernel` of this level. β and γ are shared by the three parts, whose programs run
-    at the same time: each stores its own partial sum, `partial_stride` apart, and `adam_kernel` adds them up. (Atomic
-    additions would make the result depend on their order.)
+    Programs: (members, blocks of columns, parts). `grad_hidden` is the product of `grad_projected` and W of the level
+    above; it has no clean rows where the clean part ends here (CLEAN_ABOVE false). `grad_latents` and `grad_statistics`
+    come from `decode_backward_kernel` of this level. The three parts share β and γ, and their programs run at the same
+    time: each stores its own partial sum, `partial_stride` apart, and `adam_kernel` adds them up. (Atomic additions
+    would make the result depend on the order in which programs finish.)
     """
     member, rows, units, unit_mask, column_mask = _program(width, padded, ROWS, UNITS)
     part, first, count = _part(LABELED, UNLABELED, CLEAN)
@@ -453,12 +481,11 @@ def encode_backward_kernel(
         grads = grad_statistics + member * 2 * padded + units
         grad_mean += tl.load(grads, mask=unit_mask & clean, other=0.0)
         grad_deviation += tl.load(grads + padded, mask=unit_mask & clean, other=0.0)
-    mean, inverse = _load_statistics(
-        statistics + (member * STATISTICS + 2 * part) * padded + units, padded, unit_mask
-    )
+    mean, inverse = _load_statistics(statistics + (member * STATISTICS + 2 * part) * padded + units, padded, unit_mask)
     deviation = tl.load(settings + member * settings_stride)
     scale, shift = _load_gamma_beta(gamma, beta, member * vector_stride + units, unit_mask, GAMMA, BETA, UNITS)
 
+    # No load below this line: sums over rows follow.
     z = _normalize_with(tile, mask, mean, inverse)
     shifted = z + deviation * n + shift[None, :]
     gradient *= _slope(scale[None, :] * shifted, ACTIVATION)
@@ -470,11 +497,10 @@ def encode_backward_kernel(
         tl.store(grad_beta + partial, tl.sum(gradient, 0), mask=column_mask)
     result = _normalize_backward(gradient + direct, z, inverse, count)
     if COSTED:
-        # μ = mean(z_pre) and σ = √mean((z_pre - μ)²) of the clean part normalize ẑ in the cost (Eq. 3):
-        # dμ/dz_pre = 1/N, dσ/dz_pre = z/N.
+        # μ and σ of the clean part normalize ẑ in the cost (Eq. 3): dμ/dz_pre = 1/N, dσ/dz_pre = z/N. Their gradients
+        # were loaded as zero for the other parts.
         result += (grad_mean / count)[None, :] + (grad_deviation / count)[None, :] * z
-    store_mask = (rows < count)[:, None] & column_mask[None, :]
-    _store(grad_projected + start, first, rows, units, padded, result, store_mask)
+    _store(grad_projected + start, first, rows, units, padded, result, (rows < count)[:, None] & column_mask[None, :])
 
 
 # Decoder
@@ -486,9 +512,10 @@ def _load_latents(
     noise_stride, settings_stride, rows, units, unit_mask, mask, width, padded,
     LABELED: tl.constexpr, UNLABELED: tl.constexpr, CLEAN: tl.constexpr, INPUT: tl.constexpr, COSTED: tl.constexpr,
 ):  # fmt: skip
-    """z̃ of the unlabeled rows; and, where the level has a cost, z of the clean ones with its μ and 1/σ.
+    """z̃ of the unlabeled rows, tile ``(ROWS, UNITS)``; and, where the level has a cost, z of the clean ones, μ and 1/σ.
 
-    The input level is not normalized: z̃ = x + n and z = x, with μ = 0 and 1/σ = 1.
+    The input level is not normalized: z̃ = x + n and z = x, with μ = 0 and 1/σ = 1. It is read from `data`: its `hidden`
+    is rounded to bf16, and has no clean rows where no level above needs them.
     """
     n = _load(noise + member * noise_stride, LABELED, rows, units, width, mask)
     n *= tl.load(settings + member * settings_stride)
@@ -521,10 +548,11 @@ def decode_kernel(
     DENOISER: tl.constexpr, INPUT: tl.constexpr, COSTED: tl.constexpr, LOWEST: tl.constexpr,
     ROWS: tl.constexpr, UNITS: tl.constexpr,
 ):  # fmt: skip
-    """ẑ = g(z̃, N(signal)), and this program's share of the cost ‖z - (ẑ - μ)/σ‖² (Eq. 3).
+    """Decoder: uˡ = N(Vˡ⁺¹ ẑˡ⁺¹), ẑˡ = g(z̃ˡ, uˡ) (Eq. 2), and this program's share of ‖zˡ - (ẑˡ - μ)/σ‖² (Eq. 3).
 
-    `signal` is V ẑ of the level above, at the top the softmax of h̃. ẑ is stored only where a level below reads it. The
-    cost's shares, one a program, are added up on the host side: see `FusedStep.read_costs`.
+    Programs: (members, blocks of columns). Reads `signal`, which is V ẑ of the level above, and at the top the softmax
+    of h̃ (of a regression h̃). Writes `signal_statistics`, and `denoised` where a level below reads it. Every program has
+    its own slot in `cost`, and `FusedEngine._read_costs` adds them up: atomic additions would be in no fixed order.
     """
     member, rows, units, unit_mask, column_mask = _program(width, padded, ROWS, UNITS)
     mask = (rows < UNLABELED)[:, None] & unit_mask[None, :]
@@ -535,6 +563,7 @@ def decode_kernel(
     )  # fmt: skip
     a = _load_denoiser(denoiser + member * vector_stride, padded, units, unit_mask, DENOISER)
 
+    # No load below this line: `_normalize` sums over rows.
     u = _normalize(u, mask, UNLABELED, signal_statistics + member * 2 * padded + units, padded, column_mask)
     z_hat = _denoise(z_tilde, u, a, DENOISER)
     if not LOWEST:
@@ -558,8 +587,8 @@ def decode_backward_kernel(
 ):  # fmt: skip
     """Backward of `decode_kernel`: gradients of the signal, of g's parameters, and of this level's z̃, z, μ and σ.
 
-    `grad_denoised` is what the level below asks of ẑ (not read at the LOWEST level). `grad_latents` ``(members, unlabeled
-    + clean, padded)``: first those of z̃, then those of z. `settings + cost_offset` points to this level's λ.
+    Programs: (members, blocks of columns). `grad_denoised` is the product of `grad_signal` of the level below
+    and V; the LOWEST level has none. `settings + cost_offset` points to this level's λ.
     """
     member, rows, units, unit_mask, column_mask = _program(width, padded, ROWS, UNITS)
     mask = (rows < UNLABELED)[:, None] & unit_mask[None, :]
@@ -575,10 +604,9 @@ def decode_backward_kernel(
         gradient += _load(grad_denoised + offset, 0, rows, units, padded, mask)
     a = _load_denoiser(denoiser + member * vector_stride, padded, units, unit_mask, DENOISER)
     weight = tl.load(settings + member * settings_stride + cost_offset) * 2 / UNLABELED / width
-    signal_mean, signal_inverse = _load_statistics(
-        signal_statistics + member * 2 * padded + units, padded, unit_mask
-    )
+    signal_mean, signal_inverse = _load_statistics(signal_statistics + member * 2 * padded + units, padded, unit_mask)
 
+    # No load below this line: sums over rows follow.
     u = _normalize_with(u, mask, signal_mean, signal_inverse)
     latents = grad_latents + member * (UNLABELED + CLEAN) * padded
     if COSTED:
@@ -588,7 +616,8 @@ def decode_backward_kernel(
         gradient -= difference * inverse[None, :]
         if not INPUT:
             _store(latents, UNLABELED, rows, units, padded, difference, store_mask)
-            # ẑ_BN = (ẑ - μ)/σ: the gradients of μ and σ are Σ difference/σ and Σ difference·ẑ_BN/σ.
+            # ẑ_BN = (ẑ - μ)/σ, and `difference` is the gradient of z and minus that of ẑ_BN: the gradients of μ and σ
+            # are Σ difference/σ and Σ difference·ẑ_BN/σ.
             grads = grad_statistics + member * 2 * padded + units
             total, along = _two_sums(difference, difference * z_hat_bn)
             tl.store(grads, total * inverse, mask=column_mask)
@@ -608,7 +637,7 @@ def decode_backward_kernel(
 
 @triton.jit
 def _softmax(scores, mask):
-    """Softmax and log-softmax of each row."""
+    """Softmax and log-softmax of each row of a tile ``(ROWS, UNITS)``; `mask` must be true somewhere in every row."""
     scores = tl.where(mask, scores, float("-inf"))
     scores -= tl.max(scores, 1)[:, None]
     exponentials = tl.where(mask, tl.exp(scores), 0.0)
@@ -625,9 +654,10 @@ def top_kernel(
 ):  # fmt: skip
     """Supervised cost of the labeled rows with its gradient (program 0), and the decoder's first signal (program 1).
 
-    `scores` ``(members, scores_rows, padded)`` is h̃ of the top in float32. A program holds all its units (UNITS >= width,
-    at most 128), so a softmax is one pass. `targets` and `weights` belong to the whole data set and are indexed by
-    `labeled_rows`.
+    Programs: (members, 2), or (members, 1) without a decoder. `scores` ``(members, scores_rows, padded)`` is h̃ of the
+    top, `grad_scores` ``(members, labeled + unlabeled, padded)`` its gradient. A program holds all units (UNITS >=
+    width, at most 128) of all its rows, so a softmax is one pass. `targets` ``(n,)``, or ``(n, width)`` if they are
+    values, and `weights` ``(n,)`` are those of the whole data set, indexed by `labeled_rows` ``(members, labeled)``.
     """
     member = tl.program_id(0).to(tl.int64)
     rows, units = tl.arange(0, ROWS), tl.arange(0, UNITS)
@@ -642,11 +672,11 @@ def top_kernel(
         share = tl.where(rows < LABELED, 1.0, 0.0)
         if WEIGHTED:
             share *= tl.load(weights + index, mask=rows < LABELED, other=0.0)
-        # The smallest float32: a batch whose weights are all zero costs nothing, as in `Ladder.costs`.
+        # The smallest normal float32: a batch whose weights are all zero costs nothing, as in `Ladder.costs`.
         share /= tl.maximum(tl.sum(share), 1.1754943508222875e-38)
         if CLASSES:
             is_target = units[None, :] == tl.load(targets + index, mask=rows < LABELED, other=0)[:, None]
-            # Every row of the tile is softmaxed, those past the batch too: a row without any unit would give NaN.
+            # The mask covers all rows of the tile: a row without any unit would be -inf - (-inf) = NaN.
             probabilities, logarithms = _softmax(tile, (units < width)[None, :] & (rows >= 0)[:, None])
             row_cost = -tl.sum(tl.where(is_target, logarithms, 0.0), 1)
             gradient = (probabilities - tl.where(is_target, 1.0, 0.0)) * share[:, None]
@@ -673,7 +703,10 @@ def top_backward_kernel(
     scores, grad_signal, grad_scores, scores_rows, width, padded,
     LABELED: tl.constexpr, UNLABELED: tl.constexpr, CLASSES: tl.constexpr, ROWS: tl.constexpr, UNITS: tl.constexpr,
 ):  # fmt: skip
-    """Gradient of the unlabeled rows' scores, from that of the decoder's first signal, through the softmax."""
+    """Gradient of the unlabeled rows' scores, from that of the decoder's first signal, through the softmax.
+
+    Programs: (members,). `grad_signal` ``(members, unlabeled, padded)``; the others as in `top_kernel`.
+    """
     member = tl.program_id(0).to(tl.int64)
     rows, units = tl.arange(0, ROWS), tl.arange(0, UNITS)
     mask = (rows < UNLABELED)[:, None] & (units < width)[None, :]
@@ -700,8 +733,11 @@ def adam_kernel(
     """Adam (0.9, 0.999, 1e-8) for `count` parameters of each member; also writes the copies that products read.
 
     Programs: (blocks of BLOCK parameters, members). `parameters`, `means`, `squares` and `copies` are ``(members,
-    size)``, and `gradients` ``(PARTIALS, members, size)``, to be summed; each pointer already points to the first of the
-    `count` parameters. ``rates (members, 2)``: the learning rate over 1 - 0.9ᵗ, and 1/√(1 - 0.999ᵗ).
+    size)``; `gradients` is ``(PARTIALS, members, size)`` and summed over its first dimension. Each pointer points to
+    the first of the `count` parameters. ``rates (members, 2)``: the learning rate over 1 - 0.9ᵗ, and 1/√(1 - 0.999ᵗ).
+
+    It is bound by memory: for a parameter of a matrix it reads gradient and first moment (bf16), second moment and
+    parameter (float32), 12 bytes, and writes first moment and copy (bf16), second moment and parameter, 12 bytes.
     """
     member = tl.program_id(1).to(tl.int64)
     position = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)

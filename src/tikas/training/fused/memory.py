@@ -158,9 +158,7 @@ class Parameters:
             tensors[name] = matrix.squeeze(-2) if parameter.dim() == 1 else matrix
         return tensors
 
-    def _without_padding(
-        self, members: int | slice, name: str, parameter: Tensor, buffer: str = "values"
-    ) -> Tensor:
+    def _without_padding(self, members: int | slice, name: str, parameter: Tensor, buffer: str = "values") -> Tensor:
         """Return a parameter of one or more members as a matrix, a view without its padding."""
         buffers = self.matrices if name in self.matrices else self.vectors
         rows, columns = _as_matrix(parameter).shape
@@ -264,9 +262,7 @@ def build_levels(
     return levels
 
 
-def _allocate(
-    level: Level, above: Level, members: int, labeled: int, dtype: torch.dtype, device: torch.device
-) -> None:
+def _allocate(level: Level, above: Level, members: int, labeled: int, dtype: torch.dtype, device: torch.device) -> None:
     """Allocate the tensors of a level; `above` is the level itself at the top."""
 
     def zeros(rows: int, dtype: torch.dtype) -> Tensor:

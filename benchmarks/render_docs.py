@@ -1,0 +1,151 @@
+"""Write the tables of docs/*.md from the records in results/.
+
+    python benchmarks/render_docs.py
+
+A table stands between ``<!-- table: NAME -->`` and ``<!-- /table -->``. The names are those of `tikas.paper.render` and
+of `tables` below. Where a figure has several records, the last one counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from statistics import mean, stdev
+
+from common import RESULTS
+from tikas.paper.experiments import EXPERIMENTS, select
+from tikas.paper.records import Record, Records, read_records
+from tikas.paper.render import MISSING, all_tables, fill_pages, markdown_table
+
+PAGES = sorted((RESULTS.parent / "docs").glob("*.md"))
+
+NETWORKS = {
+    "small_gamma": "Conv-Small, Γ-model",
+    "small_full": "Conv-Small, full ladder",
+    "large_gamma": "Conv-Large, Γ-model",
+    "conv_fc": "Conv-FC, full ladder",
+    "conv_small, Γ": "Conv-Small, Γ-model",
+    "conv_small, full": "Conv-Small, full ladder",
+    "conv_large, Γ": "Conv-Large, Γ-model",
+    "conv_fc, full": "Conv-FC, full ladder",
+}
+"""Names of networks in results/convolutions.jsonl, and in results/bench.jsonl."""
+
+
+def last(records: Iterable[Record], **values: object) -> Record | None:
+    """Return the last record that has these values."""
+    found = [each for each in records if all(each.get(name) == value for name, value in values.items())]
+    return found[-1] if found else None
+
+
+def milliseconds(record: Record | None, places: int = 3) -> str:
+    """Return the milliseconds of a record as text."""
+    return MISSING if record is None else f"{record['ms']:.{places}f}"
+
+
+def gpu_table() -> str:
+    """Milliseconds per update and seed on a GPU, by the number of seeds and the engine."""
+    before, records = read_records(RESULTS / "ensemble-before-layout.jsonl"), read_records(RESULTS / "ensemble.jsonl")
+    one_stream = [record for record in records if record["revision"] == "a5259285970e"]
+    rows = []
+    for members in (1, 4, 10, 40):
+        found = [last(each, members=members) for each in (before, one_stream, records)]
+        rows.append([str(members), *map(milliseconds, found)])
+    header = ["seeds", "compiled, TF32", "fused kernels on one stream", "fused kernels on several streams"]
+    return markdown_table(header, rows, text_columns=0)
+
+
+def cpu_table() -> str:
+    """Milliseconds per update on each CPU: plain PyTorch, one seed, and a seed of four."""
+    records = [each for each in read_records(RESULTS / "bench.jsonl") if "NVIDIA" not in each["hardware"]]
+    rows = []
+    for hardware in dict.fromkeys(each["hardware"] for each in records if each["benchmark"] == "engine"):
+        own = [each for each in records if each["hardware"] == hardware]
+        engine = [each for each in own if each["benchmark"] in ("engine", "ensemble")]
+        plain = last(engine, what="plain PyTorch")
+        one = last([each for each in engine if each["what"] in ("engine", "1 seed") and each.get("against")])
+        four = last(engine, what="4 seeds")
+        ratio = f"{one['ratio']:.1f}" if one else MISSING
+        rows.append([hardware, milliseconds(plain, 1), milliseconds(one, 1), ratio, milliseconds(four, 1)])
+    header = ["", "plain PyTorch", "one seed", "times as fast", "per seed of four"]
+    return markdown_table(header, rows)
+
+
+def convolution_table() -> str:
+    """Milliseconds per update and seed of the convolutional networks on a GPU."""
+    rows = []
+    for record in read_records(RESULTS / "convolutions.jsonl"):
+        network = NETWORKS[record["network"]] + (", float32" if record["precision"] == "exact" else "")
+        rows.append([network, str(record["members"]), f"{record['ms_per_update_and_seed']:.2f}", record["revision"]])
+    for record in read_records(RESULTS / "bench.jsonl"):
+        if record["benchmark"] == "convolutions" and "NVIDIA" in record["hardware"]:
+            members = str(record.get("members", 1))
+            rows.append([NETWORKS[record["what"]], members, milliseconds(record, 2), record["revision"]])
+    return markdown_table(["", "seeds", "ms", "revision"], sorted(rows))
+
+
+def digits_table() -> str:
+    """Test errors on the digits with 50 labels."""
+    rows = []
+    for record in read_records(RESULTS / "digits-50-labels.jsonl"):
+        error = f"{mean(record['errors']):.2f} ± {stdev(record['errors']):.2f}"
+        rows.append([f"`{record['method']}`", record["setting"], error, f"{record['seconds']:.2f}"])
+    return markdown_table(["method", "best setting", "test error, %", "seconds per fit"], rows, text_columns=2)
+
+
+def evaluation_table() -> str:
+    """Seconds of calibration and evaluation, and their share of the training."""
+    records = [each for each in read_records(RESULTS / "bench.jsonl") if each["benchmark"] == "evaluation"]
+    rows = []
+    for what in sorted({each["what"] for each in records if "after" in each["what"]}):
+        record = last(records, what=what)
+        if record and ("epochs_between" in record or "after training" in what):
+            name = what if what.startswith(("digits", "mnist")) else f"mnist, {what}"
+            seconds, share = f"{record['seconds']:.2g}", f"{100 * record['share_of_training']:.2f}"
+            rows.append([name, record["hardware"], seconds, share])
+    return markdown_table(["", "hardware", "seconds", "% of training"], rows, text_columns=2)
+
+
+def start_table() -> str:
+    """Seconds until the end of the first updates, for the first and the second start on a machine."""
+    records = [each for each in read_records(RESULTS / "bench.jsonl") if each["benchmark"] == "starts"]
+    rows = []
+    for shape in dict.fromkeys(each["what"].rpartition(", ")[0] for each in records):
+        first, second = (last(records, what=f"{shape}, {which} start") for which in ("first", "second"))
+        if first and second:
+            seconds = [f"{each['seconds']:.1f}" for each in (first, second)]
+            rows.append([shape, *seconds, second["hardware"], second["revision"]])
+    return markdown_table(["", "first start", "second start", "hardware", "revision"], rows)
+
+
+def statistics_table(records: Records) -> str:
+    """Test errors with statistics of all training rows and of the labeled rows alone, for the same members."""
+    names = ["text/full/50", "table1/full/100", "table1/full/1000", "table2/small-gamma/100", "table3/large-gamma/4000"]
+    rows = []
+    for experiment in select(EXPERIMENTS, names):
+        measurement = records.measurement(experiment.key)
+        summaries = [measurement.summary, measurement.labeled] if measurement else [None, None]
+        errors = [MISSING if summary is None else summary.text() for summary in summaries]
+        rows.append([f"`{experiment.name}`", experiment.data, str(experiment.labels), *errors])
+    header = ["experiment", "data", "labels", "all training rows", "labeled rows alone"]
+    return markdown_table(header, rows, text_columns=2)
+
+
+def tables(records: Records) -> dict[str, str]:
+    """Return all tables by name."""
+    return all_tables(records) | {
+        "gpu-speed": gpu_table(),
+        "cpu-speed": cpu_table(),
+        "convolution-speed": convolution_table(),
+        "digits": digits_table(),
+        "evaluation": evaluation_table(),
+        "starts": start_table(),
+        "statistics": statistics_table(records),
+    }
+
+
+def main() -> None:
+    fill_pages(PAGES, tables(Records.read(RESULTS)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,42 @@
+"""The documents: their examples run, their links lead somewhere, and the records that they name exist."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
+PAGES += sorted((ROOT / "docs").glob("*.md"))
+EXAMPLES = re.findall(r"```python\n(.*?)```", (ROOT / "docs/usage.md").read_text(), flags=re.DOTALL)
+MAX_README_WORDS = 900
+
+
+def without_code(page: Path) -> str:
+    return re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=range(1, 1 + len(EXAMPLES)))
+def test_an_example_runs(example: str) -> None:
+    exec(compile(example, "usage.md", "exec"), {})
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_and_named_files_exist(page: Path) -> None:
+    text = without_code(page)
+    linked = [page.parent / link.partition("#")[0] for link in re.findall(r"\]\(([^)\s]+)\)", text) if ":" not in link]
+    named = [ROOT / name for name in re.findall(r"`((?:results|benchmarks|tests|src|docs)/[\w./-]+)`", text)]
+    assert [path for path in [*linked, *named] if not path.exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_scripts_and_targets_of_make_exist(page: Path) -> None:
+    text = page.read_text()
+    scripts = [ROOT / path for path in re.findall(r"python (benchmarks/\w+\.py)", text)]
+    assert [path for path in scripts if not path.exists()] == []
+    targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
+    assert set(re.findall(r"(?:^|`)make ([a-z]+)", text, flags=re.MULTILINE)) <= set(targets)
+
+
+def test_the_readme_is_short() -> None:
+    assert len(without_code(ROOT / "README.md").split()) < MAX_README_WORDS
