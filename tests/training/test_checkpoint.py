@@ -141,6 +141,16 @@ def test_members_with_different_progress_continue_in_separate_groups(tmp_path: P
         assert history[-1]["total"] == pytest.approx(same[-1]["total"], rel=1e-4)
 
 
+def test_snapshots_of_different_epochs_are_not_loaded_together(tmp_path: Path) -> None:
+    checkpointer = Checkpointer(tmp_path)
+    for key, epochs in (("a", 1), ("b", 2)):
+        history = [{"epoch": epoch} for epoch in range(1, epochs + 1)]
+        checkpointer.save([key], lambda: {"model.beta": torch.ones(1, 2)}, [history])
+    assert (checkpointer.epochs("a"), checkpointer.epochs("b")) == (1, 2)
+    assert checkpointer.load(["a", "b"]) is None
+    assert checkpointer.load(["b"]) is not None
+
+
 @pytest.mark.parametrize("change", ["recipe", "seed", "labels", "validation", "rows", "targets", "weights", "variant"])
 def test_members_that_would_learn_something_else_have_other_keys(tmp_path: Path, change: str) -> None:
     def key(
@@ -323,10 +333,36 @@ def test_what_is_no_file_of_tikas_raises_model_file_error(tmp_path: Path, make: 
         read_tensors(path)
 
 
-def test_a_safetensors_file_of_another_program_raises_model_file_error(tmp_path: Path) -> None:
-    save_file({"a": torch.ones(2)}, tmp_path / "other", {"format": "pt"})
-    with pytest.raises(ModelFileError):
+@pytest.mark.parametrize(
+    "metadata",
+    [{"format": "pt"}, {"tikas": "{}"}, {"tikas": "[1]", "checksum": "0"}, {"tikas": "[" * 100_000, "checksum": "0"}],
+    ids=["another program", "no checksum", "no object", "too deep"],
+)
+def test_a_safetensors_file_without_a_header_of_tikas_raises_model_file_error(tmp_path: Path, metadata) -> None:
+    save_file({"a": torch.ones(2)}, tmp_path / "other", metadata)
+    with pytest.raises(ModelFileError, match="other"):
         read_tensors(tmp_path / "other")
+
+
+def test_tensors_of_a_type_that_torch_does_not_have_raise_model_file_error(saved: Path) -> None:
+    saved.write_bytes(saved.read_bytes().replace(b'"F32","shape":[2,3]', b'"F4" , "shape":[48]'))  # four bits a value
+    with pytest.raises(ModelFileError, match="F4"):
+        read_tensors(saved)
+
+
+def test_a_device_in_the_place_of_a_file_raises_os_error() -> None:
+    with pytest.raises(OSError, match="Not a regular file"):
+        write_tensors("/dev/null", {"a": torch.ones(2)}, {})
+
+
+def test_a_link_stays_and_the_file_that_it_points_to_is_replaced(saved: Path) -> None:
+    link = saved.parent / "link"
+    link.symlink_to(saved)
+    saved.chmod(0o600)
+    write_tensors(link, {"a": torch.zeros(1)}, {"kind": "other"})
+    assert link.is_symlink()
+    assert read_tensors(saved)[1] == {"kind": "other"}
+    assert saved.stat().st_mode & 0o777 == 0o600
 
 
 def test_a_missing_file_raises_file_not_found_error(tmp_path: Path) -> None:

@@ -247,6 +247,22 @@ def test_settings_in_which_members_differ_become_tensors() -> None:
     assert packed.rungs[1].noise.tolist() == [0.25, 0.5]
 
 
+def test_frozen_parameters_stay_frozen_in_an_ensemble() -> None:
+    def build_frozen(recipe: Recipe, input_shape: Sequence[int], n_outputs: int, seed: int) -> Model:
+        ladder = recipe.build(input_shape, n_outputs, seed)
+        ladder.rungs[1].weight.requires_grad_(False)
+        return ladder
+
+    dataset = Dataset(COLUMNS.astype(np.float32), CLASSES, classes=np.arange(3))
+    recipes = [RECIPE, replace(RECIPE, learning_rate=0.01)]
+    members = Trainer(recipes, device="cpu", build=build_frozen).fit(dataset, [split(CLASSES, 9)] * 2, [0, 1]).members
+    for seed, member in enumerate(members):
+        initial = RECIPE.build((7,), 3, seed)
+        assert torch.equal(member.rungs[1].weight, initial.rungs[1].weight)
+        assert not member.rungs[1].weight.requires_grad
+        assert not torch.equal(member.rungs[2].weight, initial.rungs[2].weight)
+
+
 def test_a_copy_with_other_tensors_leaves_the_model_as_it_was() -> None:
     (ladder,) = ladders_of(members=1)
     before = ladder.rungs[1].weight.clone()

@@ -184,7 +184,6 @@ def test_the_activation_is_that_of_hidden_rungs_that_set_none() -> None:
         ("conv_pool_cnn", ["Did you mean 'conv_pool_cnn_c'?"]),
         (("conv 32", "max 2"), ["'conv 32'", "FEATURES KERNEL"]),
         (("top", 10), ["'top'", "last"]),
-        ((1,) * (MAX_RUNGS + 1), [str(MAX_RUNGS)]),
         ((nn.Linear(3, 2),), ["nn.Sequential", "Linear(in_features=3"]),
     ],
     ids=str,
@@ -194,6 +193,11 @@ def test_an_invalid_network_raises_value_error(network: Any, named: list[str]) -
         Recipe(network=network)
     for words in named:
         assert words in str(raised.value)
+
+
+def test_a_network_of_too_many_rungs_raises_value_error() -> None:
+    with pytest.raises(ValueError, match=str(MAX_RUNGS)):
+        Recipe(network=(1,) * (MAX_RUNGS + 1))
 
 
 @pytest.mark.parametrize("network", ["conv 8", "conv_tiny", ("conv_smal", 10)], ids=str)

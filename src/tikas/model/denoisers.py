@@ -2,7 +2,7 @@ r"""The denoising functions: g of the paper's equation (2), and its alternatives
 
 Each maps a corrupted value z̃ and a signal from above u to an estimate ẑ of the clean value, unit by unit, with its own
 parameters for each unit (on maps, each channel). All start at ẑ = 0, with slope 1 inside their sigmoids: starting at
-ẑ = z̃ lets the skip connection carry everything and costs accuracy (NOTES.md, section 2).
+ẑ = z̃ lets the skip connection carry everything and costs accuracy.
 """
 
 from collections.abc import Sequence

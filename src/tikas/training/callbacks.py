@@ -72,8 +72,6 @@ def _print_message(console: Console, title: str, message: str) -> None:
 
 def _figures(lines: Sequence[Mapping[str, Any]], error: float | None) -> str:
     """Return the mean costs over the members and the newest validation error, where there is one."""
-    if not lines:
-        return ""
     costs = f"cost {_mean(lines, 'total'):.4g} ({_mean(lines, 'supervised'):.2g})"
     return costs if error is None else f"{costs}, error {error:.2f}"
 

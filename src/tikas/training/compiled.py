@@ -8,19 +8,13 @@ from __future__ import annotations
 
 import inspect
 import os
-import subprocess
-import sys
-import sysconfig
-import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
-from pathlib import Path
 from shutil import which
-from tempfile import TemporaryDirectory
 from typing import Any, ParamSpec, TypeVar
 
 import torch
@@ -37,10 +31,6 @@ R = TypeVar("R")
 RECOMPILE_LIMIT = 256
 """Programs that one function may become. With torch's limit of 8, the ninth network, noise or cost that a search tries
 would train uncompiled."""
-
-BF16_SPEEDUP = 2.0
-"""A product in bf16, casts included, must be this much faster than one in float32: on an AMD EPYC with AVX-512's bf16
-instructions it is 4 times as fast, and an update of the paper's network takes a third less time."""
 
 
 class SlowTrainingWarning(UserWarning):
@@ -147,8 +137,8 @@ def adam_step(
 def compile_function(function: Callable[P, R], options: dict[str, Any] | None = None) -> Callable[P, R]:
     """Return `function`, compiled when it is first called; if that fails, it warns and runs as it is.
 
-    `compile_obstacle` knows most reasons before. A folder that cannot be written, or a missing library, shows only when
-    something is compiled.
+    `compile_obstacle` knows a missing compiler before. Missing headers of Python, or a folder that cannot be written,
+    show only when something is compiled.
     """
     has_limit = "recompile_limit" in inspect.signature(torch.compile).parameters  # from torch 2.13 on
     limit: dict[str, Any] = {"recompile_limit": RECOMPILE_LIMIT} if has_limit else {}
@@ -232,54 +222,25 @@ def _options() -> dict[str, Any] | None:
     return {"joint_custom_post_pass": RecomputeMasks()}
 
 
-@cache
 def bf16_is_faster() -> bool:
-    """Return whether products in bf16 pay for their casts on this CPU: by timing both, once a process (25 ms).
+    """Return whether products in bf16 pay for their casts on this CPU.
 
-    CPUs without instructions for bf16 are many times slower with it. The bound is far from the measured ratios, so
-    that every process on a machine chooses the same.
+    With AVX-512's bf16 instructions an update of the paper's network takes a third less time (on an AMD EPYC). CPUs
+    that also have AMX gained 5 % at most and lost elsewhere, and without such instructions bf16 is many times slower.
+    Versions of torch that cannot tell train in float32.
     """
-    rows, weight = torch.ones(256, 1024), torch.ones(512, 1024)
-    copy = weight.bfloat16()
-    seconds: dict[str, list[float]] = {"float32": [], "bf16": []}
-    for _ in range(5):
-        started = time.perf_counter()
-        rows @ weight.mT
-        between = time.perf_counter()
-        (rows.bfloat16() @ copy.mT).float()
-        seconds["bf16"].append(time.perf_counter() - between)
-        seconds["float32"].append(between - started)
-    return min(seconds["float32"]) > BF16_SPEEDUP * min(seconds["bf16"])
+    if not hasattr(torch.cpu, "get_capabilities"):  # new in torch 2.12
+        return False
+    capabilities = torch.cpu.get_capabilities()
+    return bool(capabilities.get("avx512_bf16") and not capabilities.get("amx_bf16"))
 
 
 def compile_obstacle(device: torch.device) -> str | None:
-    """Return why nothing can be compiled for this device; None if it can.
-
-    torch.compile needs a C++ compiler for a CPU, and Triton a C compiler for a GPU; both need Python's headers, a
-    package of their own on many systems. So the compiler is asked to make a library that includes them.
-    """
+    """Return why nothing can be compiled for this device; None if nothing is known to be missing."""
     if device.type != "cuda":
-        return _compiler_obstacle("C++", os.environ.get("CXX", "g++"))
-    if not find_spec("triton"):
+        language, compiler = "C++", os.environ.get("CXX", "g++")
+    elif find_spec("triton"):
+        language, compiler = "C", os.environ.get("CC", "gcc" if which("gcc") else "clang")
+    else:
         return "Triton is not installed"
-    return _compiler_obstacle("C", os.environ.get("CC", "gcc" if which("gcc") else "clang"))
-
-
-def _compiler_obstacle(language: str, compiler: str) -> str | None:
-    if not which(compiler):
-        return f"there is no {language} compiler ({compiler})"
-    folders = {sysconfig.get_path("include"), sysconfig.get_path("include", "posix_prefix")}
-    read = [compiler, "-x", language.lower(), *(f"-I{folder}" for folder in folders), "-"]
-    threads = ["-fopenmp"] if language == "C++" and sys.platform == "linux" else []  # as torch's compiled code needs
-    try:
-        with TemporaryDirectory() as folder:
-            if _succeeds([*read, "-shared", "-fPIC", *threads, "-o", str(Path(folder, "library"))]):
-                return None
-    except OSError:
-        return "there is no folder for temporary files"
-    problem = "cannot make a library" if _succeeds([*read, "-fsyntax-only"]) else "finds no Python.h"
-    return f"the {language} compiler ({compiler}) {problem}"
-
-
-def _succeeds(command: list[str]) -> bool:
-    return subprocess.run(command, input=b"#include <Python.h>\n", capture_output=True, check=False).returncode == 0
+    return None if which(compiler) else f"there is no {language} compiler ({compiler})"

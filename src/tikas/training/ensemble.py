@@ -54,10 +54,10 @@ def with_tensors(model: Model, tensors: Mapping[str, Tensor]) -> Model:
     """Return a copy of a model with these parameters and buffers, by name; their shapes may differ from the model's."""
     own = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     # deepcopy takes its memo for what is copied already: it puts these in place of the model's tensors.
-    memo: dict[int, Tensor] = {
-        id(own[name]): nn.Parameter(tensor) if isinstance(own[name], nn.Parameter) else tensor
-        for name, tensor in tensors.items()
-    }
+    memo: dict[int, Tensor] = {}
+    for name, tensor in tensors.items():
+        is_parameter = isinstance(own[name], nn.Parameter)
+        memo[id(own[name])] = nn.Parameter(tensor, own[name].requires_grad) if is_parameter else tensor
     return deepcopy(model, memo)
 
 

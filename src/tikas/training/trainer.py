@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import gc
-import sys
 import time
-import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, fields, replace
 from math import ceil, prod
 from pathlib import Path
@@ -49,7 +47,7 @@ TENSORS_PER_LATENT = 12
 """Tensors that the backward pass keeps of each level and row, about."""
 OUT_OF_MEMORY_WORDS = ("out of memory", "DefaultCPUAllocator", "STATUS_ALLOC_FAILED", "ALLOCATION_FAILED")
 """Words of the errors that CUDA, Triton, libraries and PyTorch on a CPU raise for a lack of memory."""
-MEMORY_INFO, CONTROL_GROUPS = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
+MEMORY_INFO, CONTROL_GROUP = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
 """Where Linux tells the memory of the machine, and that of a container."""
 UNKNOWN_MEMORY = 8 * 10**9
 """Free memory assumed of other systems: larger ensembles train in groups there."""
@@ -203,10 +201,12 @@ class Trainer:
         recipes = [self.recipe] * len(seeds) if isinstance(self.recipe, Recipe) else list(self.recipe)
         _check_members(recipes, splits, seeds)
         if self.checkpointer is not None and start is not None:
-            raise ValueError("Snapshots do not tell models to start from apart. Leave out the checkpointer or start.")
+            raise ValueError(
+                "A checkpointer cannot be combined with models to start from, which its snapshots do not record. Leave "
+                "out one of them."
+            )
         device = pick_device(self.device)
         result = TrainingResult()
-        handled = sys.exception()
         modules = recipes[0].is_module or self.build is not Recipe.build  # these may draw from global generators
         with training_environment(device), private_random_state() if modules else nullcontext():
             run = _Run(self, dataset, device, recipes, splits, seeds, start)
@@ -221,21 +221,22 @@ class Trainer:
                     if not result.members:
                         raise
                     result.interrupted = True
+                    break
                 except (RuntimeError, MemoryError) as error:
-                    causes = _causes(error, handled)
-                    if not any(map(_is_out_of_memory, causes)):
+                    if not _is_out_of_memory(error):
                         raise
-                    for cause in causes:  # their frames refer to the tensors of the group
-                        traceback.clear_frames(cause.__traceback__)
-                    gc.collect()
-                    torch.cuda.empty_cache()
                     if len(members) == 1:
                         raise torch.OutOfMemoryError(run.memory_message()) from error
-                    half = len(members) // 2
-                    queue = [members[:half], members[half:], *queue]
-                    run.group_count += 1
-                    run.epochs_done = epochs_before
-                    run.report([], f"out of memory: {len(members)} members continue in two groups")
+                else:
+                    continue
+                # Only here, where the exception no longer refers to the tensors of the group, can they be freed.
+                gc.collect()
+                torch.cuda.empty_cache()
+                half = len(members) // 2
+                queue = [members[:half], members[half:], *queue]
+                run.group_count += 1
+                run.epochs_done = epochs_before
+                run.report([], f"out of memory: {len(members)} members continue in two groups")
         if not result.members:
             raise TrainingDivergedError(result.failed)
         return result.sorted()
@@ -587,28 +588,14 @@ def _free_bytes(device: torch.device) -> int:
         reserved = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + reserved
     try:
-        available = 1024 * _read_figures(MEMORY_INFO)["MemAvailable:"]
+        free = 1024 * _read_figures(MEMORY_INFO)["MemAvailable:"]
     except (OSError, LookupError):
         return UNKNOWN_MEMORY
-    return min(available, _free_container_bytes(available))
-
-
-def _free_container_bytes(without_limit: int) -> int:
-    """Return the memory that this process's container may still take, by version 2 or 1 of Linux's control groups.
-
-    Beyond it, the process would be killed and not get an error. Files that the system caches count as taken, but are
-    dropped when memory is needed.
-    """
-    for limit, taken, details, cached in (
-        ("memory.max", "memory.current", "memory.stat", "inactive_file"),
-        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat", "total_inactive_file"),
-    ):
-        try:
-            free = int((CONTROL_GROUPS / limit).read_text()) - int((CONTROL_GROUPS / taken).read_text())
-            return max(0, free + _read_figures(CONTROL_GROUPS / details)[cached])
-        except (OSError, LookupError, ValueError):  # no such file, or "max"
-            continue
-    return without_limit
+    with suppress(OSError, LookupError, ValueError):  # without a limit, the file holds no number
+        limit, taken = (int((CONTROL_GROUP / name).read_text()) for name in ("memory.max", "memory.current"))
+        files = _read_figures(CONTROL_GROUP / "memory.stat")["inactive_file"]  # cached, dropped when needed
+        free = max(0, min(free, limit - taken + files))
+    return free
 
 
 def _read_figures(path: Path) -> dict[str, int]:
@@ -616,18 +603,15 @@ def _read_figures(path: Path) -> dict[str, int]:
     return {line.split()[0]: int(line.split()[1]) for line in path.read_text().splitlines()}
 
 
-def _causes(error: BaseException, handled: BaseException | None) -> list[BaseException]:
-    """Return an error and those during whose handling it was raised, up to one that the caller of `fit` handles."""
-    causes = [error]
-    while causes[-1].__context__ is not None and causes[-1].__context__ is not handled:
-        causes.append(causes[-1].__context__)
-    return causes
-
-
-def _is_out_of_memory(error: BaseException) -> bool:
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
-        return True
-    return any(words in str(error) for words in OUT_OF_MEMORY_WORDS)
+def _is_out_of_memory(error: BaseException | None) -> bool:
+    """Return whether an error, or one that it was raised while handling, is a lack of memory."""
+    while error is not None:
+        if isinstance(error, torch.OutOfMemoryError | MemoryError):
+            return True
+        if any(words in str(error) for words in OUT_OF_MEMORY_WORDS):
+            return True
+        error = error.__context__
+    return False
 
 
 def _check_members(recipes: Sequence[Recipe], splits: Sequence[Split], seeds: Sequence[int]) -> None:
