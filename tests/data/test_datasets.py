@@ -96,11 +96,9 @@ def test_a_misspelled_name_or_path_is_an_error_with_similar_ones(
     assert str(caught.value).partition("Did you mean ")[2] == (proposed or "")
 
 
-def test_an_unknown_data_set_is_an_error_with_the_names_and_a_proposal() -> None:
-    with pytest.raises(ValueError, match=r"'MNISTT'.*digits, mnist, fashion-mnist, cifar10.*'mnist'\?"):
+def test_an_unknown_data_set_is_an_error_with_the_names() -> None:
+    with pytest.raises(ValueError, match=r"'MNISTT'.*digits, mnist, fashion-mnist, cifar10"):
         load_dataset("MNISTT")
-    with pytest.raises(ValueError, match=r"'wikipedia'.*cifar10\.$"):
-        load_dataset("wikipedia")
 
 
 # Digits and MNIST.
@@ -165,31 +163,36 @@ def test_the_environment_names_the_folder_unless_the_caller_does(
 ) -> None:
     monkeypatch.setenv("TIKAS_DATA", str(write_files(tmp_path / "a", SMALL_MNIST)))
     assert len(load_dataset("mnist")[0]) == 12
-    with pytest.raises(FileNotFoundError, match=r"nowhere is not a folder.*--data-dir.*TIKAS_DATA"):
+    with pytest.raises(FileNotFoundError, match=r"incomplete: .*nowhere.*--data-dir.*TIKAS_DATA"):
         load_dataset("mnist", tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize(
     ("file", "content", "named"),
     [
-        (TRAIN_IMAGES, SMALL_MNIST[TRAIN_IMAGES][:-1], "12 items, 9424 bytes.* 9423 bytes"),
+        (TRAIN_IMAGES, SMALL_MNIST[TRAIN_IMAGES][:-1], " 9423 bytes .* 9424 bytes"),
         (TRAIN_IMAGES, SMALL_MNIST[TRAIN_IMAGES] + b"\0", " 9425 bytes"),
-        (TRAIN_IMAGES, SMALL_MNIST[TRAIN_IMAGES][:10], "header"),
-        (TRAIN_IMAGES, ZIPPED_MNIST[f"{TRAIN_IMAGES}.gz"][:-20], "truncated or damaged"),
-        (TRAIN_IMAGES, b"\x1f\x8b and then nonsense", "truncated or damaged"),
-        (TEST_IMAGES, b"\x89PNG\r\n\x1a\n", "89504e47, expected 00000803"),
-        (TEST_IMAGES, SMALL_MNIST[TEST_LABELS], "3 dimension.*00000801"),
-        (TEST_IMAGES, b"", "nothing, expected 00000803"),
-        (TEST_IMAGES, idx(np.zeros((3, 32, 32))), r"\[32, 32\] .*\[28, 28\]"),
-        (TEST_LABELS, SMALL_MNIST[TEST_IMAGES], "1 dimension.*00000803"),
+        (TRAIN_IMAGES, SMALL_MNIST[TRAIN_IMAGES][:10], " 10 bytes"),
+        (TEST_IMAGES, b"\x89PNG\r\n\x1a\n", "89504e47.*, expected .* 00000803"),
+        (TEST_IMAGES, SMALL_MNIST[TEST_LABELS], "00000801.*, expected .* 00000803"),
+        (TEST_IMAGES, b"", " 0 bytes"),
+        (TEST_IMAGES, idx(np.zeros((3, 32, 32))), r"\(28, 28\).*0000002000000020.*, expected .*0000001c0000001c"),
+        (TEST_LABELS, SMALL_MNIST[TEST_IMAGES], "00000803.*, expected .* 00000801"),
         (TEST_LABELS, idx([1, 2, 10]), "label 10"),
         (TEST_LABELS, idx([1, 2, 3, 4]), "4 labels"),
-        (TEST_LABELS, idx([]), " 0 items"),
+        (TEST_LABELS, idx([]), " 8 bytes"),
     ],
 )
 def test_a_damaged_or_wrong_idx_file_is_named(file: str, content: bytes, named: str, tmp_path: Path) -> None:
     write_files(tmp_path, SMALL_MNIST | {file: content})
     with pytest.raises(ValueError, match=rf"{file}.*{named}"):
+        load_dataset("mnist", tmp_path)
+
+
+@pytest.mark.parametrize("content", [ZIPPED_MNIST[f"{TRAIN_IMAGES}.gz"][:-20], b"\x1f\x8b and then nonsense"])
+def test_a_damaged_gzip_file_is_named(content: bytes, tmp_path: Path) -> None:
+    write_files(tmp_path, ZIPPED_MNIST | {f"{TRAIN_IMAGES}.gz": content})
+    with pytest.raises(ValueError, match=rf"{TRAIN_IMAGES}\.gz is truncated or damaged"):
         load_dataset("mnist", tmp_path)
 
 
@@ -256,8 +259,12 @@ def test_cifar10_is_read_from_its_binary_files_or_their_archive(
         ("test_batch.bin", b"\x0a" + SMALL_CIFAR10["test_batch.bin"][1:], "label 10"),
         (CIFAR10_ARCHIVE, archive(SMALL_CIFAR10)[:-3000], "truncated or damaged"),
         (CIFAR10_ARCHIVE, b"no archive", "truncated or damaged"),
-        (CIFAR10_ARCHIVE, archive({}), r"data_batch_1\.bin, data_batch_2\.bin"),
-        ("test_batch.bin in .*", archive(SMALL_CIFAR10 | {"test_batch.bin": bytes(50_000)}), "12293 bytes"),
+        (f"data_batch_1.bin in .*{CIFAR10_ARCHIVE}", archive({}), " 0 bytes"),
+        (
+            f"test_batch.bin in .*{CIFAR10_ARCHIVE}",
+            archive(SMALL_CIFAR10 | {"test_batch.bin": bytes(50_000)}),
+            " 50000 ",
+        ),
     ],
 )
 def test_a_damaged_or_wrong_batch_is_named(file: str, content: bytes, named: str, tmp_path: Path) -> None:

@@ -165,14 +165,11 @@ def test_hidden_files_and_those_of_archives_and_file_managers_are_ignored(folder
     assert len(find_images(folder)) == 5
 
 
-def test_links_to_folders_are_followed_once(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_links_to_folders_are_followed(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     save(make_image(seed=5), elsewhere / "1.png")
     (folder / "birds").symlink_to(elsewhere)
-    (folder / "loop").symlink_to(folder)
     assert folder / "birds" / "1.png" in find_images(folder)
-    assert len(find_images(folder)) == 6
-    (folder / "loop").unlink()
     assert read_folder(folder)[0].classes.tolist() == ["birds", "cats", "dogs"]
 
 
@@ -256,28 +253,15 @@ def test_gray_of_16_bits_is_read_exactly_and_beside_gray_of_8_bits(
     np.testing.assert_array_equal(read_images([file])[0], both[0])  # the mode that older versions of Pillow give it
 
 
-def test_a_transparent_gray_of_16_bits_is_an_error_if_a_pixel_has_it(tmp_path: Path) -> None:
-    gray = Image.fromarray(np.array([[0, 9]], np.uint16))
-    assert read_images([save(gray, tmp_path / "1.png", transparency=7)]).shape == (1, 1, 1, 2)
-    with pytest.raises(ValueError, match=r"1\.png has transparent pixels"):
-        read_images([save(gray, tmp_path / "1.png", transparency=9)])
-
-
 @pytest.mark.parametrize(
-    ("image", "described"),
-    [
-        (make_image(size=(7, 5)), r"in color, 7 wide and 5 high, \(3, 5, 7\)"),
-        (make_image(size=(5, 6)), r"in color, 5 wide and 6 high, \(3, 6, 5\)"),
-        (make_image("L"), r"gray, 6 wide and 5 high, \(1, 5, 6\)"),
-    ],
+    ("image", "shape"),
+    [(make_image(size=(7, 5)), "(3, 5, 7)"), (make_image(size=(5, 6)), "(3, 6, 5)"), (make_image("L"), "(1, 5, 6)")],
     ids=["wider", "higher", "gray"],
 )
 @pytest.mark.parametrize("name", ["dogs/b.png", "unlabeled/x.png", "test/dogs/t.png"])
-def test_an_image_unlike_the_first_is_named_with_both_shapes(
-    name: str, image: Any, described: str, folder: Path
-) -> None:
+def test_an_image_unlike_the_first_is_named_with_both_shapes(name: str, image: Any, shape: str, folder: Path) -> None:
     save(image, folder / name)
-    with pytest.raises(ValueError, match=rf"{name} is {described}.*cats.1\.png .*\(3, 5, 6\)"):
+    with pytest.raises(ValueError, match=rf"{name} .*{re.escape(shape)}.*cats.1\.png .*\(3, 5, 6\)"):
         read_folder(folder)
 
 
@@ -306,22 +290,21 @@ def test_a_damaged_image_is_named(damage: Callable[[bytes], bytes], tmp_path: Pa
         read_images([file])
 
 
-def test_an_animation_is_an_error(tmp_path: Path) -> None:
-    file = save(make_image(), tmp_path / "1.webp", save_all=True, append_images=[make_image(seed=1)])
-    with pytest.raises(ValueError, match=r"1\.webp holds more than one image"):
-        read_images([file])
+def test_the_first_image_of_an_animation_is_read(tmp_path: Path) -> None:
+    options = {"save_all": True, "append_images": [make_image(seed=1)], "lossless": True}
+    np.testing.assert_array_equal(read_images([save(make_image(), tmp_path / "1.webp", **options)]), [pixels(0)])
 
 
-def test_other_pixel_modes_are_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"1\.jpg has Pillow's pixel mode 'CMYK'"):
-        read_images([save(Image.new("CMYK", SIZE), tmp_path / "1.jpg")])
+def test_other_pixel_modes_are_read_as_colors(tmp_path: Path) -> None:
+    white = save(Image.new("CMYK", SIZE), tmp_path / "1.jpg")
+    np.testing.assert_array_equal(read_images([white]), np.ones((1, 3, 5, 6)))
 
 
 @pytest.mark.parametrize(
     ("name", "named"),
     [
         ("cats/notes.txt", r"cats.notes\.txt is not an image"),
-        ("cats/more/1.png", "cats.more is a folder"),
+        ("cats/more/1.png", "cats.more is not an image"),
         ("loose.png", r"loose\.png is not in the folder of a class"),
         ("test/loose.png", r"test.loose\.png is not in the folder of a class"),
         ("test/cows/1.png", r"test.cows is not one of the classes \(cats, dogs\)"),
@@ -339,13 +322,6 @@ def test_an_entry_in_the_wrong_place_is_named(name: str, named: str, folder: Pat
         read_folder(folder)
 
 
-def test_a_folder_of_test_images_has_folders_of_classes(folder: Path) -> None:
-    (folder / "test" / "dogs" / "t.png").unlink()
-    (folder / "test" / "dogs").rmdir()
-    with pytest.raises(ValueError, match=r"test has no folder of a class \(cats, dogs\)"):
-        read_folder(folder)
-
-
 def test_a_folder_has_two_classes_or_more(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no class"):
         read_folder(tmp_path)
@@ -358,9 +334,6 @@ def test_a_folder_has_two_classes_or_more(tmp_path: Path) -> None:
 def test_a_path_of_no_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="nowhere"):
         read_folder(tmp_path / "nowhere")
-    (tmp_path / "file").touch()
-    with pytest.raises(NotADirectoryError, match="file is not a folder"):
-        read_folder(tmp_path / "file")
 
 
 def test_without_pillow_its_extra_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Both estimators pass scikit-learn's own checks, except one that contradicts unlabeled rows."""
+"""Both estimators pass scikit-learn's own checks, except those that contradict unlabeled rows or random batches."""
 
 import os
 
@@ -18,6 +18,9 @@ QUICK = {
     "labeled_batch_size": 16,
 }
 EXPECTED_FAILURES = {
+    "check_sample_weight_equivalence_on_dense_data": "batches are drawn at random, so a repeated row changes them",
+}
+EXPECTED_FAILURES_OF_CLASSIFIER = EXPECTED_FAILURES | {
     "check_classifiers_classes": "it trains on the classes -1 and 1, but -1 marks unlabeled rows",
 }
 
@@ -32,7 +35,9 @@ ESTIMATORS = (
 @pytest.mark.filterwarnings("ignore:.*fewer than a batch", "ignore::tikas.data.transforms.ScaleWarning")
 @parametrize_with_checks(
     ESTIMATORS,
-    expected_failed_checks=lambda estimator: EXPECTED_FAILURES if isinstance(estimator, LadderClassifier) else {},
+    expected_failed_checks=lambda estimator: (
+        EXPECTED_FAILURES_OF_CLASSIFIER if isinstance(estimator, LadderClassifier) else EXPECTED_FAILURES
+    ),
     xfail_strict=True,
 )
 def test_estimator_passes_check_of_scikit_learn(estimator, check):

@@ -1,7 +1,9 @@
 """What users read with `help`: numpydoc sections, types and examples of everything public."""
 
+import ast
 import inspect
 import re
+from fractions import Fraction
 
 import pytest
 
@@ -38,6 +40,16 @@ def test_parameters_and_fitted_attributes_of_estimators_are_documented(cls):
     fitted = cls((2,), epochs=1, batch_size=10).fit(X, y)
     attributes = {name for name in vars(fitted) if name.endswith("_")}
     assert set(names_in_section(text, "Attributes")) == attributes | {"feature_names_in_"}
+
+
+@pytest.mark.parametrize("cls", ESTIMATORS)
+def test_documented_defaults_are_the_defaults(cls):
+    documented = dict(re.findall(r"^    (\w+) : .*default=(.+)$", cls.__doc__, re.MULTILINE))
+    parameters = cls().get_params()
+    assert documented.keys() == parameters.keys()
+    for name, default in documented.items():
+        value = float(Fraction(default)) if "/" in default else ast.literal_eval(default)
+        assert parameters[name] == value, name
 
 
 @pytest.mark.parametrize(

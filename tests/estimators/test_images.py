@@ -86,22 +86,21 @@ class TestNetworks:
     @pytest.mark.parametrize(
         ("model", "X", "message"),
         [
-            (classifier("conv_pool_cnn_c"), IMAGES.reshape(300, -1), r"takes images.*\(300, 64\)"),
+            (classifier("conv_pool_cnn_c"), IMAGES.reshape(300, -1), r"\(300, 64\).*\(n, channels, height, width\)"),
             (classifier("conv_pool_cnn_c"), IMAGES, r"'conv_pool_cnn_c'.*12 by 12.*\(1, 8, 8\)"),
             (LadderRegressor("conv_pool_cnn_c"), IMAGES, "network='conv_pool_cnn_c'.*regression"),
             (classifier("conv_pool_cnn_c", activation="tanh"), IMAGES, "activation='tanh'.*'conv_pool_cnn_c'"),
             (classifier("conv_pool_cnn_c", costs=(1, 2)), IMAGES, r"costs=\(1.0, 2.0\).*'conv_pool_cnn_c'"),
             (classifier("conv_fc"), IMAGES, r"'conv_fc'.*26 by 26.*\(1, 8, 8\)"),
-            (classifier(MAPS), IMAGES.reshape(300, -1), r"takes images.*\(300, 64\).*reshape"),
-            (classifier(MAPS), IMAGES[:, None], r"\(300, 1, 1, 8, 8\); expected images"),
+            (classifier(MAPS), IMAGES.reshape(300, -1), r"\(300, 64\).*\(n, channels, height, width\)"),
+            (classifier(MAPS), IMAGES[:, None], r"\(300, 1, 1, 8, 8\).*\(n, channels, height, width\)"),
             (classifier(["conv 8 9"]), IMAGES, r"\(9, 9\).*\(1, 8, 8\)"),
             (classifier(["max 9"]), IMAGES, r"\(9, 9\).*\(1, 8, 8\)"),
             (classifier(["conv 8 3", "global"]), IMAGES, r"\(8,\).*\(10,\).*\('conv 8 3', 'global', 'top'\)"),
             (classifier(["conf 8 3"]), IMAGES, "conf 8 3"),
             (classifier(), np.where(IMAGES > 0.9, np.nan, IMAGES), "NaN"),
-            (classifier(), np.where(IMAGES > 0.9, np.inf, IMAGES), "infinity.*clip"),
-            (classifier(), IMAGES[:1], "n_samples = 1"),
-            (classifier(), IMAGES[:, :0], r"\(300, 0, 8, 8\)"),
+            (classifier(), np.where(IMAGES > 0.9, np.inf, IMAGES), "infinity"),
+            (classifier(), IMAGES[:1], "1 sample.*minimum of 2"),
         ],
     )
     def test_unusable_images_raise_value_error_and_leave_no_attributes(self, model, X, message):
@@ -138,26 +137,21 @@ class TestLayout:
         for ask in (model.predict, model.predict_proba, model.transform):
             with pytest.raises(ValueError, match=r"\(5, 8, 8, 3\).*\(5, 3, 8, 8\).*moveaxis"):
                 ask(CHANNELS_LAST[:5])
-        with pytest.raises(ValueError, match=r"\(5, 1, 8, 8\).*\(5, 3, 8, 8\)"):
-            model.predict(IMAGES[:5])
-        with pytest.raises(ValueError, match="X has 64 features"):
-            model.predict(IMAGES[:5].reshape(5, -1))
+        for gray in (IMAGES[:5], IMAGES[:5].reshape(5, -1)):
+            with pytest.raises(ValueError, match="X has 64 features, but LadderClassifier is expecting 192"):
+                model.predict(gray)
 
-    @pytest.mark.parametrize("network", [MAPS, DENSE])
-    def test_one_image_alone_raises_value_error_with_the_shape_of_several(self, network):
-        gray, color = (classifier(network).fit(X, PARTIAL) for X in (IMAGES[:, 0], COLORS))
-        for image in (IMAGES[0, 0], IMAGES[0, 0].tolist()):
-            with pytest.raises(ValueError, match=r"\(8, 8\).*\(n, 1, 8, 8\).*X\[:1\]"):
-                gray.predict(image)
-        with pytest.raises(ValueError, match=r"\(3, 8, 8\).*\(n, 3, 8, 8\).*X\[:1\]"):
-            color.predict(COLORS[0])
-        assert gray.predict(IMAGES[:1, 0]).shape == (1,)
+    def test_one_image_alone_raises_value_error(self):
+        model = classifier().fit(COLORS, PARTIAL)
+        with pytest.raises(ValueError, match="X has 64 features, but LadderClassifier is expecting 192"):
+            model.predict(COLORS[0])
+        assert model.predict(COLORS[:1]).shape == (1,)
 
     @pytest.mark.parametrize(("network", "preprocess"), [(["conv 4 1"], "none"), (DENSE, "standardize")])
     @pytest.mark.parametrize("channels", [1, 3])
     def test_narrow_images_give_a_warning_that_channels_may_be_last(self, network, preprocess, channels):
         last = CHANNELS_LAST[:, :, :6, :channels]
-        message = rf"\(300, 8, 6, {channels}\).*moveaxis.*\(300, {channels}, 8, 6\).*swapaxes"
+        message = rf"\(300, 8, 6, {channels}\).*\(300, {channels}, 8, 6\).*moveaxis"
         with pytest.warns(UserWarning, match=message) as caught:
             model = classifier(network, preprocess=preprocess).fit(last, PARTIAL)
         assert [warning.filename for warning in caught] == [__file__]
@@ -234,9 +228,9 @@ class TestWarmStart:
     @pytest.mark.parametrize(
         ("network", "X", "message"),
         [
-            (MAPS, COLORS, r"\(1, 8, 8\).*\(3, 8, 8\)"),
-            (["conv 8 3"], IMAGES, r"network=\('conv 4 3', 'max 2'\).*\['conv 8 3'\].*warm_start=False"),
-            (nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), IMAGES, r"\('conv 4 3', 'max 2'\).*Sequential"),
+            (MAPS, COLORS, "X has 192 features, but LadderClassifier is expecting 64"),
+            (["conv 8 3"], IMAGES, r"network=\('conv 4 3', 'max 2'\).*\('conv 8 3',\).*warm_start=False"),
+            (nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), IMAGES, r"network=\('conv 4 3', 'max 2'\).*\(\)"),
         ],
     )
     def test_other_images_or_networks_raise_value_error(self, network, X, message):

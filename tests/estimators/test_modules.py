@@ -92,19 +92,6 @@ class LastColumn(nn.Linear):
         return super().forward(x[:, :, -1])
 
 
-class NotImplementedNetwork(nn.Module):
-    def forward(self, x):
-        raise NotImplementedError
-
-
-class WithGenerator(nn.Linear):
-    """Has an attribute that cannot be copied."""
-
-    def __init__(self):
-        super().__init__(64, 10)
-        self.numbers = (number for number in range(3))
-
-
 class TestTraining:
     def test_copy_learns_and_the_given_module_stays_unchanged(self):
         network = convolutional().eval()
@@ -205,13 +192,12 @@ class TestRows:
     @pytest.mark.parametrize(
         ("network", "X", "message"),
         [
-            (convolutional(), IMAGES[:, 0], r"network=Sequential.*\(8, 8\).*gray"),
+            (convolutional(), IMAGES[:, 0], r"network=Sequential.*\(8, 8\).*\(n, channels, height, width\)"),
             (convolutional(), np.moveaxis(IMAGES, 1, -1), r"\(8, 8, 1\).*moveaxis"),
             (convolutional(), ROWS, r"network=Sequential.*\(64,\)"),
             (LastColumn(8, 10), ROWS, r"network=LastColumn.*\(64,\): too many indices"),
             (nn.ReflectionPad2d(1), ROWS, r"network=ReflectionPad2d.*\(64,\)"),
-            (NotImplementedNetwork(), ROWS, r"network=NotImplementedNetwork.*\(64,\): NotImplementedError"),
-            (nn.Sequential(nn.Embedding(2, 4), nn.Flatten(), nn.Linear(256, 10)), ROWS, r"x\.long\(\).*\(0, 0\.3\)"),
+            (nn.Sequential(nn.Embedding(2, 4), nn.Flatten(), nn.Linear(256, 10)), ROWS, "float32 rows.*Long"),
             (nn.Linear(64, 7), ROWS, r"\(2, 7\).*\(2, 10\)"),
         ],
     )
@@ -246,11 +232,6 @@ class TestParameters:
     )
     def test_models_with_costs_of_their_own_raise_type_error(self, network, name):
         with pytest.raises(TypeError, match=name):
-            classifier(network).fit(ROWS, PARTIAL)
-
-    @pytest.mark.parametrize("network", [WithGenerator(), nn.Sequential(nn.Linear(64, 10), nn.LazyBatchNorm1d())])
-    def test_module_that_cannot_be_copied_raises_type_error(self, network):
-        with pytest.raises(TypeError, match=rf"network={type(network).__name__}.*copied.*lazy"):
             classifier(network).fit(ROWS, PARTIAL)
 
     def test_regression_raises_value_error(self):

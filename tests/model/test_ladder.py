@@ -61,7 +61,7 @@ def assert_same_state(one: Ladder, other: Ladder) -> None:
     ("changes", "named"),
     [
         ({"rungs": []}, ["rungs=[]", "[Dense(100), Dense(10)]"]),
-        ({"rungs": Dense(3)}, ["rungs=Dense(features=3"]),
+        ({"rungs": [5, 3]}, ["rungs=[5, 3]"]),
         ({"rungs": [Dense(5), Dense(1)]}, ["(1,)", "two classes", "regression"]),
         ({"input_shape": ()}, ["input_shape=()", "(features,)"]),
         ({"input_shape": (0,)}, ["input_shape=(0,)", "(features,)"]),
@@ -73,9 +73,8 @@ def assert_same_state(one: Ladder, other: Ladder) -> None:
         ({"noise": (0.3, 0.3)}, ["noise has 2 values", "3 rungs need 4"]),
         ({"noise": ()}, ["noise has 0 values", "3 rungs need 4"]),
         ({"costs": (1, 1, 1, 1, 1)}, ["costs has 5 values", "3 rungs need 4"]),
-        ({"noise": "loud"}, ["noise='loud'", "a number"]),
-        ({"noise": None}, ["noise=None", "a number"]),
-        ({"costs": [1, 1, "a", 1]}, ["costs=[1, 1, 'a', 1]", "a number"]),
+        ({"noise": "loud"}, ["'loud'"]),
+        ({"noise": None}, ["noise=None"]),
         ({"noise": -0.3}, ["noise=-0.3", "at least 0"]),
         ({"costs": (1, 1, float("nan"), 1)}, ["costs=(1, 1, nan, 1)", "finite"]),
         ({"costs": float("inf")}, ["costs=inf", "finite"]),
@@ -239,10 +238,8 @@ def test_rows_of_another_type_raise_type_error(method, rows, named):
         getattr(small_ladder(), method)(rows)
 
 
-def test_calibration_accepts_rows_of_any_precision_but_no_integers():
+def test_calibration_accepts_rows_of_any_precision():
     assert_same_state(small_ladder().calibrate(UNLABELED), small_ladder().calibrate(UNLABELED.double()))
-    with pytest.raises(TypeError, match=re.escape("torch.int64")):
-        small_ladder().calibrate(UNLABELED.long())
 
 
 def test_autocast_accepts_rows_of_half_precision():
@@ -251,18 +248,16 @@ def test_autocast_accepts_rows_of_half_precision():
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_a_ladder_in_half_precision_predicts_but_does_not_train(dtype):
-    ladder, rows = small_ladder().calibrate(UNLABELED).to(dtype), UNLABELED.to(dtype)
-    for method in ("costs", "forward", "denoise"):
-        with pytest.raises(TypeError, match=f"{dtype}.*ladder.float()"):
-            getattr(ladder, method)(rows)
-    assert ladder.eval()(rows).dtype == dtype
+def test_a_ladder_in_half_precision_predicts(dtype):
+    ladder = small_ladder().calibrate(UNLABELED).to(dtype).eval()
+    assert ladder(UNLABELED.to(dtype)).dtype == dtype
 
 
+@pytest.mark.parametrize("count", [0, 1])
 @pytest.mark.parametrize("method", ["costs", "forward", "encode", "denoise"])
-def test_a_batch_of_one_row_raises_value_error(method):
-    with pytest.raises(ValueError, match=r"Got 1 (unlabeled )?row.*at least two"):
-        getattr(small_ladder(), method)(UNLABELED[:1])
+def test_a_batch_of_fewer_than_two_rows_raises_value_error(method, count):
+    with pytest.raises(ValueError, match=rf"Got {count} (unlabeled )?rows.*at least two"):
+        getattr(small_ladder(), method)(UNLABELED[:count])
 
 
 def test_one_labeled_row_raises_value_error_but_one_unused_unlabeled_row_does_not():
@@ -271,9 +266,7 @@ def test_one_labeled_row_raises_value_error_but_one_unused_unlabeled_row_does_no
     assert small_ladder(costs=0).costs(UNLABELED[:1], LABELED, TARGETS).total.isfinite()
 
 
-def test_no_unlabeled_rows_raise_value_error_unless_all_costs_are_zero():
-    with pytest.raises(ValueError, match=re.escape("(0, 6)")):
-        small_ladder().costs(UNLABELED[:0], LABELED, TARGETS)
+def test_without_denoising_costs_no_unlabeled_rows_are_needed():
     assert small_ladder(costs=0).costs(UNLABELED[:0], LABELED, TARGETS).total > 0
 
 
@@ -318,12 +311,11 @@ def test_denoise_checks_the_shapes_of_the_noise_too(noise):
         ("classification", TARGETS[:4]),
         ("regression", normal(9)),
         ("classification", TARGETS[:, None]),
-        ("classification", normal(9)),
         ("regression", normal(9, 3)[:1]),
     ],
-    ids=["too few", "values without outputs", "a column", "values for classes", "one for all"],
+    ids=["too few", "values without outputs", "a column", "one for all"],
 )
-def test_targets_of_another_shape_or_type_raise_value_error(task, targets):
+def test_targets_of_another_shape_raise_value_error(task, targets):
     with pytest.raises(ValueError, match=re.escape(str(tuple(targets.shape)))):
         small_ladder(task=task).costs(UNLABELED, LABELED, targets)
 
@@ -339,11 +331,9 @@ def test_classes_may_be_integers_of_any_size(dtype):
     ("name", "given", "error", "named"),
     [
         ("targets", TARGETS.numpy(), TypeError, "targets as ndarray"),
-        ("targets", TARGETS.tolist(), TypeError, "targets as list"),
+        ("targets", TARGETS.float(), ValueError, "targets of dtype torch.float32"),
         ("weights", [1.0] * 9, TypeError, "weights as list"),
         ("weights", torch.ones(9, 1), ValueError, "weights of shape (9, 1)"),
-        ("weights", torch.ones(3), ValueError, "weights of shape (3,)"),
-        ("weights", torch.tensor(1.0), ValueError, "weights of shape ()"),
     ],
 )
 def test_wrong_targets_and_weights_raise_errors_that_name_them(name, given, error, named):
@@ -458,22 +448,14 @@ def test_reset_invalidates_the_calibration():
         ladder(UNLABELED)
 
 
-@pytest.mark.parametrize("chunk", [0, -1, 2.5, True])
-def test_chunk_must_be_a_positive_integer(chunk):
-    with pytest.raises(ValueError, match=re.escape(f"chunk={chunk!r}")):
-        small_ladder().calibrate(UNLABELED, chunk=chunk)
-
-
 @pytest.mark.parametrize("rows", [0, 1])
 def test_calibration_with_fewer_than_two_rows_raises_value_error_and_changes_nothing(rows):
     # The deviation of a single row is zero, and that of an image at the top too.
     ladder = small_ladder().calibrate(UNLABELED)
     before = deepcopy(ladder)
-    with pytest.raises(ValueError, match=re.escape(f"({rows}, 6)") + ".*two rows"):
+    with pytest.raises(ValueError, match=f"{rows} rows.*at least two"):
         ladder.calibrate(UNLABELED[:rows])
     assert_same_state(ladder, before)
-    with pytest.raises(ValueError, match=re.escape(f"({rows}, 2, 12, 12)")):
-        small_conv_ladder().calibrate(normal(rows, 2, 12, 12))
     assert bool(ladder.calibrate(UNLABELED[:2], chunk=1).calibrated)
 
 

@@ -10,7 +10,7 @@ import torch
 from comparison import NETWORKS, TASKS, Comparison, assert_same_costs, assert_same_gradients, compare
 from oracle import DENOISERS, LAYERS, Array, Settings, Shape, as_float32
 from tikas import Conv, Dense, GlobalMeanPool, Ladder, MaxPool, MeanPool
-from tikas.model.layers import build_rung
+from tikas.model.layers import RUNG_MODULES
 from tikas.model.specs import rung_text
 from tikas.training.ensemble import pack
 
@@ -121,7 +121,7 @@ def test_a_rung_maps_up_and_down_like_the_oracle_for_maps_of_any_size(spec):
     rng = np.random.default_rng(0)
     for below in [*((2, side, 4 + side % 3) for side in range(4, 10)), (2, 12, 4), (2, 4, 12)]:
         layer = LAYERS[spec.kind](spec, below)
-        rung = build_rung(spec, below, top=False, noise=0.0, cost=1.0)
+        rung = RUNG_MODULES[type(spec)](spec, below, top=False, noise=0.0, cost=1.0)
         rung.add_back()
         rung.double()
         assert rung.shape == spec.shape(below) == layer.shape
@@ -142,7 +142,7 @@ def draw(rng: np.random.Generator, shape: Shape | None) -> Array | None:
 
 @pytest.mark.parametrize("below", [(1, 40, 3), (1, 3, 40)], ids=["tall", "wide"])
 def test_a_kernel_larger_than_one_side_only_is_an_ordinary_convolution(below):
-    rung = build_rung(Conv(2, 5, padding="full"), below, top=False, noise=0.0, cost=1.0)
+    rung = RUNG_MODULES[Conv](Conv(2, 5, padding="full"), below, top=False, noise=0.0, cost=1.0)
     rung.add_back()
     assert not rung.is_product
     assert not rung.back.transposed
@@ -179,10 +179,10 @@ def test_packed_ladders_on_maps_compute_what_each_computes_alone(network):
 
 
 @pytest.mark.parametrize("network", NETWORKS)
-def test_packed_ladders_take_rows_that_all_members_share(network):
+def test_outputs_of_packed_ladders_are_those_of_the_members(network):
     ladders = [small(NETWORKS[network], seed).ladder() for seed in (1, 2)]
     rows = torch.from_numpy(small(NETWORKS[network]).batch.unlabeled)
-    together = pack(ladders)(rows)
+    together = pack(ladders)(torch.stack([rows, rows]))
     for member, ladder in enumerate(ladders):
         torch.testing.assert_close(together[member], ladder(rows), rtol=1e-10, atol=1e-12)
 

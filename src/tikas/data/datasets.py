@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import gzip
 import os
+import struct
 import tarfile
 import textwrap
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
 from math import prod
 from pathlib import Path, PurePosixPath
+from statistics import mean
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -33,6 +35,8 @@ MNIST_FILES = (
 FIRST_LABELS = {"mnist": [5, 0, 4, 1, 9, 2, 1, 3, 1, 4], "fashion-mnist": [9, 0, 0, 3, 0, 2, 7, 2, 5, 5]}
 """The files of both data sets have the same names; their first labels tell them apart."""
 CIFAR10_ARCHIVE = "cifar-10-binary.tar.gz"
+CIFAR10_FOLDER = "cifar-10-batches-bin"
+"""The folder in the archive."""
 CIFAR10_BATCHES = (*(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.bin")
 CIFAR10_BATCH_IMAGES = 10_000
 MIN_SIMILARITY = 0.7
@@ -104,17 +108,11 @@ def kind_of(data: str) -> Literal["data set", "table", "folder"]:
 
 def _similar_names(path: Path) -> list[str]:
     """Return data sets and files beside `path` whose names, with or without suffix, are similar to its name."""
-    names = {name: [name] for name in DATASETS}
-    files: dict[str, list[str]] = {}
+    candidates = {name: name for name in DATASETS}
     for file in sorted(path.parent.iterdir()) if path.parent.is_dir() else ():
-        for name in {file.stem.lower(), file.name.lower()}:
-            files.setdefault(name, []).append(str(file))
-    found = []
-    for candidates in (names, files):
-        for word in (path.stem.lower(), path.name.lower()):
-            for name in get_close_matches(word, candidates, n=1, cutoff=MIN_SIMILARITY):
-                found += candidates[name]
-    return list(dict.fromkeys(found))[:MAX_PROPOSED]
+        candidates |= {file.stem.lower(): str(file), file.name.lower(): str(file)}
+    similar = get_close_matches(path.name.lower(), candidates, n=MAX_PROPOSED, cutoff=MIN_SIMILARITY)
+    return list(dict.fromkeys(candidates[name] for name in similar))
 
 
 def load_dataset(name: str, data_dir: str | os.PathLike[str] | None = None) -> tuple[Dataset, Dataset]:
@@ -149,9 +147,7 @@ def load_dataset(name: str, data_dir: str | os.PathLike[str] | None = None) -> t
     ((1297, 1, 8, 8), (500, 1, 8, 8), '4')
     """
     if name not in DATASETS:
-        similar = get_close_matches(name.lower(), DATASETS, n=1)
-        hint = f" Did you mean {similar[0]!r}?" if similar else ""
-        raise ValueError(f"There is no data set named {name!r}. Choose from {', '.join(DATASETS)}.{hint}")
+        raise ValueError(f"There is no data set named {name!r}. Choose from {', '.join(DATASETS)}.")
     if name == "digits":
         return _read_digits()
     source = SOURCES[name]
@@ -178,57 +174,46 @@ def _read_digits() -> tuple[Dataset, Dataset]:
 class Source:
     """Where the files of a data set are found, and how they are read.
 
-    `forms` are the sets of files that make it up, each file by its possible names; the first complete form in a folder
-    or in one of its `subfolders` is read. `hashes` are of the files to download, from the first mirror that has them.
+    `forms` are the sets of files that make it up, packed or unpacked; the first complete form is read. `hashes` are of
+    the files to download, from the first mirror that has them.
     """
 
     classes: Sequence[str]
     read: Callable[[Sequence[Path]], tuple[Rows, Rows]]
-    forms: tuple[tuple[tuple[str, ...], ...], ...]
+    forms: tuple[tuple[str, ...], ...]
     hashes: Mapping[str, str]
     mirrors: tuple[str, ...]
-    subfolders: tuple[str, ...] = ("",)
 
 
 def _find(name: str, source: Source, folder: Path) -> list[Path]:
     """Return the files of a data set, from the subfolder of its name in `folder` or from `folder` itself."""
-    if not folder.is_dir():
-        raise FileNotFoundError(f"{folder} is not a folder. {_where_to_put_files(name, source, folder)}")
-    most, missing = -1, [""]
-    for place in (parent / subfolder for parent in (folder / name, folder) for subfolder in source.subfolders):
-        for form in source.forms:
-            found = [next((place / each for each in names if (place / each).is_file()), None) for names in form]
-            files = [file for file in found if file is not None]
-            if len(files) == len(form):
-                return files
-            if len(files) > most:
-                most = len(files)
-                missing = [names[0] for names, file in zip(form, found, strict=True) if file is None]
-    raise FileNotFoundError(
-        f"{name} is incomplete: {', '.join(missing)} not found in {folder} or {folder / name}. "
-        f"{_where_to_put_files(name, source, folder)}"
-    )
+    places = [folder / name, folder, folder / name / CIFAR10_FOLDER, folder / CIFAR10_FOLDER]
+    candidates = [[place / file for file in form] for place in places for form in source.forms]
+    files = max(candidates, key=lambda files: mean(file.is_file() for file in files))
+    missing = [file.name for file in files if not file.is_file()]
+    if missing:
+        raise FileNotFoundError(
+            f"{name} is incomplete: {', '.join(missing)} not found in {folder} or {folder / name}. {_advice(source)}"
+        )
+    return files
 
 
-def _where_to_put_files(name: str, source: Source, folder: Path | None = None) -> str:
-    place = f"{folder} or {folder / name}" if folder else "a folder of your choice"
+def _advice(source: Source) -> str:
     return (
-        f"Put {', '.join(source.hashes)} (or the same files unpacked) into {place}, and name the folder with "
-        "--data-dir or the environment variable TIKAS_DATA."
+        f"Put {', '.join(source.hashes)} (or the same files unpacked) into a folder, and name it with --data-dir or "
+        "TIKAS_DATA."
     )
 
 
 def _download(name: str, source: Source) -> list[Path]:
     """Return the files in pooch's cache; those that are not there yet are downloaded."""
-    import logging
-
     import pooch
     from rich.console import Console
     from rich.progress import Progress
 
     console, logger = Console(stderr=True), pooch.get_logger()
     level = logger.level
-    logger.setLevel(logging.WARNING)  # the progress bar says what is downloaded
+    logger.setLevel("WARNING")  # the progress bar says what is downloaded
     try:
         with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
             return [_download_file(name, source, file, progress) for file in source.hashes]
@@ -243,14 +228,11 @@ def _download_file(name: str, source: Source, file: str, progress: Progress) -> 
     for mirror in source.mirrors:
         bar = _DownloadBar(progress, file)
         try:
-            path = pooch.retrieve(mirror + file, source.hashes[file], fname=file, path=folder, progressbar=bar)
+            return Path(pooch.retrieve(mirror + file, source.hashes[file], file, folder, progressbar=bar))
         except (OSError, ValueError) as error:  # requests' errors are OSErrors, a wrong hash is a ValueError
             failures.append(f"{mirror}{file}: {textwrap.shorten(str(error), 200)}")
-        else:
-            return Path(path)
     raise FileNotFoundError(
-        f"{name} is not on this machine and could not be downloaded ({'; '.join(failures)}). "
-        f"{_where_to_put_files(name, source)}"
+        f"{name} is not on this machine and could not be downloaded ({'; '.join(failures)}). {_advice(source)}"
     )
 
 
@@ -288,10 +270,7 @@ def _read_mnist(name: str, files: Sequence[Path]) -> tuple[Rows, Rows]:
 def _read_pair(images_file: Path, labels_file: Path) -> Rows:
     images, labels = _read_idx(images_file, (28, 28)), _read_idx(labels_file, ())
     if len(images) != len(labels):
-        raise ValueError(
-            f"{images_file} holds {len(images)} images, but {labels_file} holds {len(labels)} labels. Take both files "
-            "from the same copy of the data set."
-        )
+        raise ValueError(f"{images_file} holds {len(images)} images, but {labels_file} holds {len(labels)} labels.")
     _check_labels(labels, labels_file)
     return np.divide(images[:, None], 255, dtype=np.float32), labels.astype(np.int64)
 
@@ -299,67 +278,54 @@ def _read_pair(images_file: Path, labels_file: Path) -> Rows:
 def _read_idx(file: Path, item_shape: tuple[int, ...]) -> NDArray[np.uint8]:
     """Read an IDX file of bytes: a magic number, the dimensions as big-endian uint32, the values."""
     content = file.read_bytes()
-    if content.startswith(b"\x1f\x8b"):
+    if file.suffix == ".gz":
         try:
             content = gzip.decompress(content)
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise ValueError(f"{file} is truncated or damaged ({error}). {FRESH_COPY}") from error
-    n_dims = 1 + len(item_shape)
-    magic, header_size = bytes((0, 0, 8, n_dims)), 4 + 4 * n_dims
-    if content[:4] != magic:
+    n_items = int.from_bytes(content[4:8], "big")
+    header = struct.pack(f">{2 + len(item_shape)}I", 0x0801 + len(item_shape), n_items, *item_shape)
+    size = len(header) + n_items * prod(item_shape)
+    if not content.startswith(header) or len(content) != size or n_items == 0:
         raise ValueError(
-            f"{file} is not an IDX file of bytes with {n_dims} dimension(s): it begins with "
-            f"{content[:4].hex() or 'nothing'}, expected {magic.hex()}. {FRESH_COPY}"
+            f"{file} is damaged, or no IDX file of items of shape {item_shape}: it has {len(content)} bytes and begins "
+            f"with {content[: len(header)].hex()}, expected {size} bytes that begin with {header.hex()}. {FRESH_COPY}"
         )
-    if len(content) < header_size:
-        raise ValueError(f"{file} is truncated: it ends within its header. {FRESH_COPY}")
-    n_items, *shape = np.frombuffer(content, ">u4", n_dims, offset=4).tolist()
-    if tuple(shape) != item_shape:
-        raise ValueError(f"{file} holds images of {shape} pixels; expected {list(item_shape)}.")
-    size = header_size + n_items * prod(item_shape)
-    if len(content) != size or n_items == 0:
-        raise ValueError(
-            f"{file} is truncated or damaged: its header announces {n_items} items, {size} bytes in all, but it has "
-            f"{len(content)} bytes. {FRESH_COPY}"
-        )
-    return np.frombuffer(content, np.uint8, offset=header_size).reshape(n_items, *item_shape)
+    return np.frombuffer(content, np.uint8, offset=len(header)).reshape(n_items, *item_shape)
 
 
 def _read_cifar10(files: Sequence[Path]) -> tuple[Rows, Rows]:
     """Read the six binary batches, from files of their own or from the archive."""
-    images = np.empty((6, CIFAR10_BATCH_IMAGES, 3, 32, 32), np.float32)
-    labels = np.empty((6, CIFAR10_BATCH_IMAGES), np.int64)
-    missing = set(CIFAR10_BATCHES)
-    for place, batch, content in _cifar10_contents(files):
-        # A record is a byte with the class and 3072 bytes with the pixels: red, green and blue, row by row.
-        size = CIFAR10_BATCH_IMAGES * 3073
+    if files[0].name == CIFAR10_ARCHIVE:
+        place, contents = files[0], _unpack(files[0])
+    else:
+        place, contents = files[0].parent, {file.name: file.read_bytes() for file in files}
+    size = CIFAR10_BATCH_IMAGES * 3073
+    batches = []
+    for name in CIFAR10_BATCHES:
+        content = contents.get(name, b"")
         if len(content) != size:
-            raise ValueError(f"{place} is truncated or damaged: it has {len(content)} bytes, not {size}. {FRESH_COPY}")
-        records = np.frombuffer(content, np.uint8).reshape(-1, 3073)
-        _check_labels(records[:, 0], place)
-        index = CIFAR10_BATCHES.index(batch)
-        np.divide(records[:, 1:].reshape(-1, 3, 32, 32), 255, out=images[index], dtype=np.float32)
-        labels[index] = records[:, 0]
-        missing.discard(batch)
-    if missing:
-        raise ValueError(f"{files[0]} holds no {', '.join(sorted(missing))}. {FRESH_COPY}")
-    return (images[:5].reshape(-1, 3, 32, 32), labels[:5].ravel()), (images[5], labels[5])
+            raise ValueError(f"{name} in {place} is damaged: it has {len(content)} bytes, not {size}. {FRESH_COPY}")
+        # A record is a byte with the class and 3072 bytes with the pixels: red, green and blue, row by row.
+        batches.append(np.frombuffer(content, np.uint8).reshape(-1, 3073))
+        _check_labels(batches[-1][:, 0], name)
+    records = np.concatenate(batches)
+    images, labels = np.divide(records[:, 1:], 255, dtype=np.float32), records[:, 0].astype(np.int64)
+    images, n_train = images.reshape(-1, 3, 32, 32), 5 * CIFAR10_BATCH_IMAGES
+    return (images[:n_train], labels[:n_train]), (images[n_train:], labels[n_train:])
 
 
-def _cifar10_contents(files: Sequence[Path]) -> Iterator[tuple[str, str, bytes]]:
-    """Yield place, name and content of each batch."""
-    archive = files[0]
-    if archive.name != CIFAR10_ARCHIVE:
-        yield from ((str(file), file.name, file.read_bytes()) for file in files)
-        return
+def _unpack(archive: Path) -> dict[str, bytes]:
+    """Return the contents of the files in an archive by their names, without unpacking it onto the disk."""
+    contents = {}
     try:
-        with tarfile.open(archive, "r|gz") as tar:  # as a stream, so that nothing is unpacked onto the disk
+        with tarfile.open(archive) as tar:
             for member in tar:
-                name = PurePosixPath(member.name).name
-                if name in CIFAR10_BATCHES and (file := tar.extractfile(member)):
-                    yield f"{member.name} in {archive}", name, file.read(CIFAR10_BATCH_IMAGES * 3073 + 1)
+                if file := tar.extractfile(member):
+                    contents[PurePosixPath(member.name).name] = file.read()
     except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
         raise ValueError(f"{archive} is truncated or damaged ({error}). {FRESH_COPY}") from error
+    return contents
 
 
 def _check_labels(labels: NDArray[np.uint8], place: object) -> None:
@@ -369,12 +335,12 @@ def _check_labels(labels: NDArray[np.uint8], place: object) -> None:
 
 DIGITS = tuple("0123456789")
 CLOTHES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
-MNIST_FORM = tuple((file, f"{file}.gz") for file in MNIST_FILES)
+MNIST_FORMS = (MNIST_FILES, tuple(f"{file}.gz" for file in MNIST_FILES))
 SOURCES = {
     "mnist": Source(
         classes=DIGITS,
         read=partial(_read_mnist, "mnist"),
-        forms=(MNIST_FORM,),
+        forms=MNIST_FORMS,
         hashes={
             "train-images-idx3-ubyte.gz": "sha256:440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
             "train-labels-idx1-ubyte.gz": "sha256:3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
@@ -389,7 +355,7 @@ SOURCES = {
     "fashion-mnist": Source(
         classes=CLOTHES,
         read=partial(_read_mnist, "fashion-mnist"),
-        forms=(MNIST_FORM,),
+        forms=MNIST_FORMS,
         hashes={
             "train-images-idx3-ubyte.gz": "md5:8d4fb7e6c68d591d4c3dfef9ec88bf0d",
             "train-labels-idx1-ubyte.gz": "md5:25c81989df183df01b3e8a0aad5dffbe",
@@ -404,9 +370,8 @@ SOURCES = {
     "cifar10": Source(
         classes=("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
         read=_read_cifar10,
-        forms=(tuple((batch,) for batch in CIFAR10_BATCHES), ((CIFAR10_ARCHIVE,),)),
+        forms=(CIFAR10_BATCHES, (CIFAR10_ARCHIVE,)),
         hashes={CIFAR10_ARCHIVE: "sha256:c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"},
         mirrors=("https://www.cs.toronto.edu/~kriz/", "https://cave.cs.toronto.edu/kriz/"),
-        subfolders=("", "cifar-10-batches-bin"),
     ),
 }

@@ -5,19 +5,16 @@ from __future__ import annotations
 import os
 import textwrap
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tikas.data.datasets import Dataset
 from tikas.data.labels import NO_LABEL
-
-if TYPE_CHECKING:
-    from PIL.Image import Image
 
 FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".bmp": "BMP", ".webp": "WEBP"}
 """File suffixes that are read, and Pillow's names of the formats."""
@@ -39,15 +36,14 @@ def as_images(x: NDArray[Any]) -> NDArray[Any]:
     images = x[:, None] if x.ndim == 3 else x
     if images.ndim != 4:
         raise ValueError(
-            f"Got an array of shape {x.shape}; expected images, (n, channels, height, width), or (n, height, width) if "
-            "they are gray."
+            f"Got images of shape {x.shape}; expected (n, channels, height, width), or (n, height, width)."
         )
     n, height, width, channels = images.shape
     # Certainly channels last: square images, or few channels behind long sides. Other shapes only get a warning.
     if channels <= 4 and (height == width > 4 or min(height, width) >= 16):
         raise ValueError(
-            f"Got images of shape {x.shape}; expected {(n, channels, height, width)}. {CHANNELS_FIRST} If the images "
-            f"really are {channels} wide, swap height and width with numpy.swapaxes(images, 2, 3)."
+            f"Got images of shape {x.shape}; expected {(n, channels, height, width)}. {CHANNELS_FIRST} For images that "
+            f"are {channels} wide, swap height and width."
         )
     return images
 
@@ -62,9 +58,8 @@ def warn_channels_last(images: NDArray[Any], takes_maps: bool, preprocess: str, 
     n, *sides, last = images.shape
     if last in (1, 3, 4) and last < min(sides):
         warnings.warn(
-            f"Images of shape {images.shape} are read as (n, channels, height, width), {last} wide. If they are "
-            "(n, height, width, channels), use numpy.moveaxis(images, -1, 1) to get "
-            f"{(n, last, *sides)}; else avoid this warning with numpy.swapaxes(images, 2, 3).",
+            f"Images of shape {images.shape} are read as (n, channels, height, width), {last} wide. Should it be "
+            f"{(n, last, *sides)}? {CHANNELS_FIRST}",
             UserWarning,
             stacklevel=stacklevel + 1,
         )
@@ -100,7 +95,8 @@ def read_folder(path: str | os.PathLike[str]) -> tuple[Dataset, Dataset]:
     ----------
     path : path
         PNG, JPEG, BMP and WebP files are read. All images must have one size, and be all gray or all in color. An
-        opaque alpha channel is dropped; photographs are rotated as their EXIF data says. Hidden files are skipped.
+        opaque alpha channel is dropped; photographs are rotated as their EXIF data says; of an animation the first
+        image is read. Hidden files are skipped.
 
     Returns
     -------
@@ -110,7 +106,7 @@ def read_folder(path: str | os.PathLike[str]) -> tuple[Dataset, Dataset]:
 
     Raises
     ------
-    FileNotFoundError, NotADirectoryError
+    FileNotFoundError
         If there is no such folder.
     ValueError
         If it has another layout, or an image cannot be read or differs from the first; the message names the file.
@@ -131,10 +127,6 @@ def read_folder(path: str | os.PathLike[str]) -> tuple[Dataset, Dataset]:
     (['day', 'night'], [0, 1, -1], (3, 1, 6, 8), 0)
     """
     root = Path(path).expanduser()
-    if not root.exists():
-        raise FileNotFoundError(f"{root} does not exist. Check its spelling, and the folder you are in.")
-    if not root.is_dir():
-        raise NotADirectoryError(f"{root} is not a folder. {LAYOUT}")
     folders = _class_folders(root)
     test_root = folders.pop(TEST_FOLDER, None)
     unlabeled = [folders.pop(name) for name in list(folders) if name.casefold() in UNLABELED_FOLDERS]
@@ -144,23 +136,15 @@ def read_folder(path: str | os.PathLike[str]) -> tuple[Dataset, Dataset]:
         raise ValueError(f"{root} holds {found}; a classifier needs two or more. {LAYOUT}")
     train = [(file, code) for code, name in enumerate(classes) for file in _image_files(folders[name])]
     train += [(file, NO_LABEL) for folder in unlabeled for file in _image_files(folder)]
-    test = _test_images(test_root, classes) if test_root else []
+    test = []
+    for name, folder in _class_folders(test_root).items() if test_root else ():
+        if name not in classes:
+            raise ValueError(f"{folder} is not one of the classes ({', '.join(classes)}). {LAYOUT}")
+        test += [(file, classes.index(name)) for file in _image_files(folder)]
     rows = read_images([file for file, _ in train + test])
     codes = np.array([code for _, code in train + test], np.int64)
     names, n = np.array(classes), len(train)
     return Dataset(rows[:n], codes[:n], classes=names), Dataset(rows[n:], codes[n:], classes=names)
-
-
-def _test_images(root: Path, classes: list[str]) -> list[tuple[Path, int]]:
-    folders = _class_folders(root)
-    unknown = [name for name in folders if name not in classes]
-    if unknown or not folders:
-        found = f"{root / unknown[0]} is not one of the classes" if unknown else f"{root} has no folder of a class"
-        raise ValueError(
-            f"{found} ({', '.join(classes[:10])}{', …' if len(classes) > 10 else ''}). Test images must be in folders "
-            "with the names of the classes."
-        )
-    return [(file, classes.index(name)) for name in folders for file in _image_files(folders[name])]
 
 
 def _class_folders(root: Path) -> dict[str, Path]:
@@ -175,10 +159,8 @@ def _class_folders(root: Path) -> dict[str, Path]:
 def _image_files(folder: Path) -> list[Path]:
     entries = _entries(folder)
     for entry in entries:
-        if entry.is_dir():
-            raise ValueError(f"{entry} is a folder inside the folder of a class. {LAYOUT}")
         if entry.suffix.lower() not in FORMATS:
-            raise ValueError(f"{entry} is not an image file: expected {', '.join(FORMATS)}. Convert or remove it.")
+            raise ValueError(f"{entry} is not an image file ({', '.join(FORMATS)}). Convert or remove it.")
     if not entries:
         raise ValueError(f"{folder} holds no images. Add some, or remove the folder.")
     return entries
@@ -186,26 +168,23 @@ def _image_files(folder: Path) -> list[Path]:
 
 def _entries(folder: Path) -> list[Path]:
     """Return the entries of a folder, sorted by name, without hidden files and those of file managers and archives."""
-    entries = sorted(folder.iterdir(), key=lambda entry: entry.name)
-    return [each for each in entries if not each.name.startswith(".") and each.name.casefold() not in IGNORED_FILES]
+    return [folder / name for name in sorted(os.listdir(folder)) if not _is_hidden(name)]
+
+
+def _is_hidden(name: str) -> bool:
+    return name.startswith(".") or name.casefold() in IGNORED_FILES
 
 
 def find_images(path: str | os.PathLike[str]) -> list[Path]:
     """Return the image files in a folder and its subfolders, sorted by path; raise ValueError if there are none."""
-    files = sorted(file for file in _files_below(Path(path)) if file.suffix.lower() in FORMATS and file.is_file())
+    files = []
+    for folder, subfolders, names in os.walk(path, followlinks=True):
+        subfolders[:] = [name for name in subfolders if not _is_hidden(name)]
+        files += [Path(folder, name) for name in names if not _is_hidden(name)]
+    files = sorted(file for file in files if file.suffix.lower() in FORMATS)
     if not files:
         raise ValueError(f"{path} holds no images; expected files that end in {', '.join(FORMATS)}.")
     return files
-
-
-def _files_below(folder: Path, parents: tuple[Path, ...] = ()) -> Iterator[Path]:
-    """Yield files at any depth; follows links to folders, but not back to a folder it is in."""
-    parents = (*parents, folder.resolve())
-    for entry in _entries(folder):
-        if not entry.is_dir():
-            yield entry
-        elif entry.resolve() not in parents:
-            yield from _files_below(entry, parents)
 
 
 def read_images(files: Sequence[Path]) -> NDArray[np.float32]:
@@ -216,17 +195,11 @@ def read_images(files: Sequence[Path]) -> NDArray[np.float32]:
         pixels = _read_image(file)
         if pixels.shape != first.shape:
             raise ValueError(
-                f"{file} is {_describe(pixels)}, but {files[0]} is {_describe(first)}. All images must have one size, "
-                "and be all gray or all in color. Resize or convert them, for instance with Pillow's Image.resize and "
-                "Image.convert."
+                f"{file} has (channels, height, width) {pixels.shape}, but {files[0]} has {first.shape}. Resize the "
+                "images to one size, and convert all to gray or all to color."
             )
         x[i] = pixels
     return x
-
-
-def _describe(pixels: NDArray[np.float32]) -> str:
-    channels, height, width = pixels.shape
-    return f"{'gray' if channels == 1 else 'in color'}, {width} wide and {height} high, {pixels.shape}"
 
 
 def _read_image(file: Path) -> NDArray[np.float32]:
@@ -237,36 +210,19 @@ def _read_image(file: Path) -> NDArray[np.float32]:
         raise ImportError("Reading images needs Pillow: pip install 'tikas[images]'.") from error
     try:
         with Image.open(file, formats=sorted(set(FORMATS.values()))) as opened:
-            animated = getattr(opened, "n_frames", 1) > 1
             image = ImageOps.exif_transpose(opened)
             image.load()
     except Exception as error:  # Pillow raises many types for damaged files
         reason = textwrap.shorten(f"{type(error).__name__}: {error}", 200)
         raise ValueError(f"{file} cannot be read as an image ({reason}). Get a fresh copy, or remove it.") from error
-    if animated:
-        raise ValueError(f"{file} holds more than one image. Save one of them alone, or remove it.")
-    largest = 65535 if image.mode in GRAY_16_BIT else 255
-    pixels: NDArray[np.float32] = np.divide(np.asarray(_without_alpha(image, file)), largest, dtype=np.float32)
-    return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
-
-
-def _without_alpha(image: Image, file: Path) -> Image:
-    """Convert to gray (8 or 16 bits) or RGB; raise ValueError if a pixel is transparent."""
-    if image.mode not in ("1", "L", "LA", "P", "PA", "RGB", "RGBA", *GRAY_16_BIT):
-        raise ValueError(
-            f"{file} has Pillow's pixel mode {image.mode!r}; expected gray of 8 or 16 bits, or RGB of 8 bits. Convert "
-            "it, for instance with Pillow's Image.convert('RGB'). Scale float pixels (mode 'F') to 0...255 before "
-            "Image.convert('L'), which clips them."
-        )
-    kind, opaque = "L" if image.mode in ("1", "L", "LA") else "RGB", True
+    mode, largest = "L" if image.mode in ("1", "L", "LA") else "RGB", 255
     if image.mode in GRAY_16_BIT:
-        kind, opaque = image.mode, bool((np.asarray(image) != image.info.get("transparency")).all())
+        mode, largest = image.mode, 65535
     elif image.has_transparency_data:
         image = image.convert("RGBA")
-        opaque = bool((np.asarray(image)[..., 3] == 255).all())
-    if not opaque:
-        raise ValueError(
-            f"{file} has transparent pixels. Put it onto a background, for instance with Pillow's "
-            "Image.alpha_composite, and save it without its alpha channel."
-        )
-    return image.convert(kind)
+        if np.asarray(image)[..., 3].min() < 255:
+            raise ValueError(
+                f"{file} has transparent pixels. Put it onto a background, and save it without alpha channel."
+            )
+    pixels: NDArray[np.float32] = np.divide(np.asarray(image.convert(mode)), largest, dtype=np.float32)
+    return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)

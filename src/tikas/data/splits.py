@@ -75,7 +75,7 @@ def split(
     Raises
     ------
     ValueError
-        If `y` holds no class codes, or has too few labels for the counts.
+        If `y` has too few labels for the counts.
 
     Examples
     --------
@@ -85,15 +85,7 @@ def split(
     >>> np.bincount(y[rows.labeled]).tolist(), len(rows.unlabeled), len(rows.validation)
     ([2, 2, 2], 25, 5)
     """
-    y = np.asarray(y)
-    if y.ndim != 1 or y.dtype.kind not in "iu":
-        raise ValueError(f"y has shape {y.shape} and type {y.dtype}; expected one class code per row, an integer.")
-    if y.size and y.min() < -1:
-        raise ValueError(f"y holds {y.min()}; expected class codes from 0, and -1 where the class is not known.")
-    for name, value in (("labels", labels), ("validation", validation), ("seed", seed)):
-        if value is not None and value < 0:
-            raise ValueError(f"{name}={value} was given; expected 0 or more.")
-    y = y.astype(np.int64)
+    y = np.asarray(y, np.int64)
     known = np.flatnonzero(y >= 0)
     codes = np.unique(y[known])
     if not known.size:

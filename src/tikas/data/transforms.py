@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from math import prod, sqrt
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -32,7 +32,45 @@ NARROW = 1 / 100
 
 
 @dataclass(frozen=True, eq=False)
-class Standardization:
+class Transform(ABC):
+    """What both transforms share: saving and restoring their tensors."""
+
+    DTYPE: ClassVar[torch.dtype]
+
+    mean: Tensor
+
+    def to(self, device: str | torch.device) -> Self:
+        """Return a copy on another device."""
+        return type(self)(**{name: tensor.to(device) for name, tensor in self.tensors().items()})
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the tensors to save."""
+        return vars(self).copy()
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, Tensor]) -> Self:
+        """Restore from `tensors()`; raise ValueError if these are not the tensors of this transform."""
+        names = {field.name for field in fields(cls)}
+        usable = all(tensor.dtype == cls.DTYPE and tensor.isfinite().all() for tensor in tensors.values())
+        if tensors.keys() != names or not usable or not cls(**tensors)._is_valid():
+            found = ", ".join(f"{name} {tuple(tensor.shape)} of {tensor.dtype}" for name, tensor in tensors.items())
+            raise ValueError(f"expected the finite {cls.DTYPE} tensors of a {cls.__name__}; found {found}")
+        return cls(**tensors)
+
+    @abstractmethod
+    def _is_valid(self) -> bool:
+        """Whether the tensors fit each other."""
+
+    def _check_shape(self, rows: Tensor) -> None:
+        if rows.shape[1:] != self.mean.shape:
+            raise ValueError(
+                f"Got rows of shape {tuple(rows.shape)}; expected (n, {', '.join(map(str, self.mean.shape))}), the "
+                "shape this was fitted on (images have their channels first)."
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class Standardization(Transform):
     """z = (x - μ) / σ for each column, or for each channel of images.
 
     A column that is constant in the training rows becomes zero in them, and is not scaled in others.
@@ -50,14 +88,13 @@ class Standardization:
             [ 1.,  0.]])
     """
 
-    mean: Tensor
+    DTYPE = torch.float64
+
     deviation: Tensor
 
     @classmethod
     def fit(cls, rows: Tensor, device: str | torch.device | None = None) -> Self:
         """Fit on training rows ``(n, columns)`` or ``(n, channels, height, width)``, finite, at least two."""
-        if len(rows) < 2:
-            raise ValueError(f"Standardization needs two rows or more; got rows of shape {tuple(rows.shape)}.")
         given = rows.to(device or rows.device).double()
         dims = (0, *range(2, given.dim()))
         deviation, mean = torch.std_mean(given, dims, correction=0, keepdim=True)
@@ -69,29 +106,16 @@ class Standardization:
     @torch.no_grad()
     def __call__(self, rows: Tensor) -> Tensor:
         """Standardize rows of the shape that this was fitted on, on their device; float64 rows stay float64."""
-        _check_shape(rows, self.mean)
+        self._check_shape(rows)
         mean, deviation = self.mean.to(rows.device), self.deviation.to(rows.device)
         return ((rows - mean) / deviation).to(torch.promote_types(rows.dtype, torch.float32))
 
-    def to(self, device: str | torch.device) -> Self:
-        """Return a copy on another device."""
-        return type(self)(self.mean.to(device), self.deviation.to(device))
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Return the tensors to save."""
-        return {"mean": self.mean, "deviation": self.deviation}
-
-    @classmethod
-    def from_tensors(cls, tensors: Mapping[str, Tensor]) -> Self:
-        """Restore from `tensors()`; raise ValueError if these are not the tensors of a standardization."""
-        mean, deviation = _saved_tensors(tensors, ("mean", "deviation"), torch.float64)
-        if mean.shape != deviation.shape or not (deviation > 0).all():
-            raise ValueError("the deviations of a standardization must be positive and of the shape of the mean")
-        return cls(mean, deviation)
+    def _is_valid(self) -> bool:
+        return self.deviation.shape == self.mean.shape and bool((self.deviation > 0).all())
 
 
 @dataclass(frozen=True, eq=False)
-class Whitening:
+class Whitening(Transform):
     """Contrast normalization, then ZCA whitening: z = (C + 0.1·I)^(-1/2) (x - μ).
 
     μ and C are mean and covariance (1/n) of the contrast-normalized training images. A direction of variance λ keeps
@@ -116,7 +140,8 @@ class Whitening:
     (torch.Size([500, 3, 4, 4]), True)
     """
 
-    mean: Tensor
+    DTYPE = torch.float32
+
     matrix: Tensor
 
     @classmethod
@@ -124,8 +149,6 @@ class Whitening:
         """Fit on training images ``(n, ...)``, at least two, on `device`, where the result lies (default: theirs)."""
         shape = images.shape[1:]
         values = prod(shape)
-        if len(images) < 2 or not values:
-            raise ValueError(f"Whitening needs two images or more; got images of shape {tuple(images.shape)}.")
         if values > MAX_VALUES:
             raise ValueError(
                 f"Images of shape {tuple(shape)} have {values} values; whitening takes up to {MAX_VALUES}, because its "
@@ -149,7 +172,7 @@ class Whitening:
 
         Products are computed on the device of the matrix, `CHUNK_ROWS` images at a time. float64 images stay float64.
         """
-        _check_shape(images, self.mean)
+        self._check_shape(images)
         device = self.matrix.device
         dtype = torch.promote_types(images.dtype, torch.float32)
         product_dtype = torch.promote_types(dtype, _product_dtype(device))
@@ -160,24 +183,9 @@ class Whitening:
             chunk.copy_((rows - mean) @ matrix)
         return whitened
 
-    def to(self, device: str | torch.device) -> Self:
-        """Return a copy on another device."""
-        return type(self)(self.mean.to(device), self.matrix.to(device))
+    def _is_valid(self) -> bool:
+        return self.matrix.shape == (self.mean.numel(), self.mean.numel())
 
-    def tensors(self) -> dict[str, Tensor]:
-        """Return the tensors to save."""
-        return {"mean": self.mean, "matrix": self.matrix}
-
-    @classmethod
-    def from_tensors(cls, tensors: Mapping[str, Tensor]) -> Self:
-        """Restore from `tensors()`; raise ValueError if these are not the tensors of a whitening."""
-        mean, matrix = _saved_tensors(tensors, ("mean", "matrix"), torch.float32)
-        if matrix.shape != (mean.numel(), mean.numel()):
-            raise ValueError(f"a whitening of images {tuple(mean.shape)} cannot have a matrix {tuple(matrix.shape)}")
-        return cls(mean, matrix)
-
-
-Transform = Standardization | Whitening
 
 TRANSFORMS: dict[str, type[Standardization] | type[Whitening]] = {
     "whiten": Whitening,
@@ -210,23 +218,6 @@ def _normalized_chunks(images: Tensor, device: torch.device, dtype: torch.dtype)
         yield normalize_contrast(chunk.to(device).to(dtype)).flatten(1)  # cast on the device: fewer bytes travel
 
 
-def _check_shape(rows: Tensor, mean: Tensor) -> None:
-    if rows.shape[1:] != mean.shape:
-        raise ValueError(
-            f"Got rows of shape {tuple(rows.shape)}; expected (n, {', '.join(map(str, mean.shape))}), the shape this "
-            "was fitted on (images have their channels first)."
-        )
-
-
-def _saved_tensors(tensors: Mapping[str, Tensor], names: tuple[str, str], dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    if tensors.keys() != set(names):
-        raise ValueError(f"expected the tensors {' and '.join(names)}; found {', '.join(sorted(tensors))}")
-    first, second = (tensors[name] for name in names)
-    if {first.dtype, second.dtype} != {dtype} or not (first.isfinite().all() and second.isfinite().all()):
-        raise ValueError(f"the tensors {' and '.join(names)} must be finite {dtype} numbers")
-    return first, second
-
-
 class ScaleWarning(UserWarning):
     """Columns are not of about unit size, are constant, or are of another scale than those of the training rows."""
 
@@ -257,48 +248,44 @@ def check_scale(X: NDArray[Any], columns: Sequence[str] | None = None, *, stackl
         At most one of: values like unscaled pixels or counts, columns far from unit size. And one if columns are
         constant at another value than zero.
     """
-    X = np.asarray(X)
     X = X.reshape(len(X), -1)
-    if len(X) < 2:
-        return
     mean = X.mean(axis=0, dtype=np.float64)
     squares = np.zeros(X.shape[1])
     for start in range(0, len(X), DESCRIBED_ROWS):  # a float64 copy of all rows might not fit into memory
         squares += np.square(X[start : start + DESCRIBED_ROWS] - mean).sum(axis=0)
     deviation = np.sqrt(squares / len(X))
-    lowest, highest = X.min(axis=0).astype(np.float64), X.max(axis=0).astype(np.float64)
+    lowest, highest = X.min(axis=0), X.max(axis=0)
     varying = highest > lowest
     if not varying.any():
         raise ValueError(
             f"Each of the {X.shape[1]} columns holds a single value in all {len(X)} rows, so there is nothing to learn "
             "from. Check how the rows were read or preprocessed."
         )
-    message = _far_from_unit_size(X, mean, deviation, varying, columns)
+    messages = []
+    far = _far_from_unit_size(X, mean, deviation, varying)
     if _looks_like_pixels(X, lowest, highest, deviation):
-        divisor = 255.0 if highest.max() > 128 else highest.max()
-        message = (
-            f"The values run from {lowest.min():g} to {highest.max():g}, like pixels or counts that were not scaled. "
-            f"A ladder's usual noise of 0.3 assumes values of about unit size. Divide them by {divisor:g}, or set "
+        low, high = float(lowest.min()), float(highest.max())
+        messages.append(
+            f"The values run from {low:g} to {high:g}, like pixels or counts that were not scaled. Divide them by "
+            f"{255 if high > 128 else high:g}, or set preprocess='standardize'."
+        )
+    elif far.any():
+        messages.append(
+            f"Columns are far from unit size: {_listed(far, mean, deviation, columns)}. Bring them to one scale with "
             "preprocess='standardize'."
         )
-    if message:
-        warnings.warn(message, ScaleWarning, stacklevel=stacklevel)
-    constant = np.flatnonzero(~varying & (lowest != 0))
-    if constant.size:
-        named = [f"{_name(column, columns)} (always {lowest[column]:g})" for column in constant[:MAX_NAMED]]
-        remedy = "scikit-learn's VarianceThreshold"
-        if columns is not None:
-            remedy += f" or tikas train {ignore_flag([str(columns[column]) for column in constant.tolist()])}"
-        warnings.warn(
-            f"Columns are constant and carry no information: {_listed(named, constant.size)}. Drop them, for instance "
-            f"with {remedy}.",
-            ScaleWarning,
-            stacklevel=stacklevel,
+    constant = ~varying & (lowest != 0)
+    if constant.any():
+        messages.append(
+            f"Columns are constant: {_listed(constant, mean, deviation, columns)}. Drop them, for instance with "
+            "scikit-learn's VarianceThreshold or tikas train --ignore."
         )
+    for message in messages:
+        warnings.warn(message, ScaleWarning, stacklevel=stacklevel)
 
 
 def _looks_like_pixels(
-    X: NDArray[Any], lowest: NDArray[np.float64], highest: NDArray[np.float64], deviation: NDArray[np.float64]
+    X: NDArray[Any], lowest: NDArray[Any], highest: NDArray[Any], deviation: NDArray[np.float64]
 ) -> bool:
     """Whether values start at zero or are whole numbers, and most columns reach high into one range up to 255."""
     low, high = lowest.min(), highest.max()
@@ -309,43 +296,33 @@ def _looks_like_pixels(
 
 
 def _far_from_unit_size(
-    X: NDArray[Any],
-    mean: NDArray[np.float64],
-    deviation: NDArray[np.float64],
-    varying: NDArray[np.bool_],
-    columns: Sequence[str] | None,
-) -> str | None:
+    X: NDArray[Any], mean: NDArray[np.float64], deviation: NDArray[np.float64], varying: NDArray[np.bool_]
+) -> NDArray[np.bool_]:
+    """Return which columns are too large or too small to learn from beside a ladder's noise."""
     largest = deviation.max()
     if largest < 0.01:
-        finding, offenders = "The columns hardly vary", varying
-    else:
-        finding = "Columns are far from unit size"
-        offenders = varying & ((deviation > 10) | (np.abs(mean) > 10 * deviation + 10))
-        # Columns much smaller than the rest are drowned by it; but indicators (0 or 1) keep their scale if rare.
-        if largest > 100 * np.median(deviation[varying]) and not np.all((X == 0) | (X == 1)):
-            offenders |= varying & (deviation < min(largest / 100, 0.1))
-    if not offenders.any():
-        return None
-    size = np.where(offenders, np.maximum(np.abs(mean), deviation), 1)
-    farthest = np.argsort(-np.abs(np.log(size)), kind="stable")[: min(MAX_NAMED, offenders.sum())]
-    named = [f"{_name(each, columns)} (mean {mean[each]:.3g}, deviation {deviation[each]:.3g})" for each in farthest]
-    return (
-        f"{finding}: {_listed(named, offenders.sum())}. A ladder's usual noise of 0.3 assumes a deviation of about 1. "
-        "Bring them to one scale with preprocess='standardize'."
-    )
+        return varying
+    far = varying & ((deviation > 10) | (np.abs(mean) > 10 * deviation + 10))
+    # Columns much smaller than the rest are drowned by it; but indicators (0 or 1) keep their scale if rare.
+    if largest > 100 * np.median(deviation[varying]) and not np.all((X == 0) | (X == 1)):
+        far |= varying & (deviation < min(largest / 100, 0.1))
+    return np.asarray(far)
+
+
+def _listed(
+    chosen: NDArray[np.bool_],
+    mean: NDArray[np.float64],
+    deviation: NDArray[np.float64],
+    columns: Sequence[str] | None,
+) -> str:
+    """Return the names, means and deviations of the first chosen columns."""
+    indices = np.flatnonzero(chosen).tolist()
+    described = [f"{_name(i, columns)} (mean {mean[i]:.3g}, deviation {deviation[i]:.3g})" for i in indices[:MAX_NAMED]]
+    return ", ".join(described) + (f" and {len(indices) - MAX_NAMED} more" if len(indices) > MAX_NAMED else "")
 
 
 def _name(column: int, columns: Sequence[str] | None) -> str:
     return f"X[:, {column}]" if columns is None else repr(str(columns[column]))
-
-
-def _listed(named: list[str], count: int) -> str:
-    return ", ".join(named) + (f" and {count - len(named)} more" if count > len(named) else "")
-
-
-def ignore_flag(columns: Sequence[str]) -> str:
-    """Return the command-line flags that ignore these columns (the first 20), quoted for a shell."""
-    return shlex.join(["--ignore", *columns[:20]]) + (" …" if len(columns) > 20 else "")
 
 
 def value_range(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import KW_ONLY, dataclass, fields, replace
 from functools import partial
 from math import prod
+from numbers import Integral
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -17,13 +18,13 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from sklearn.utils import check_array, check_random_state
+from sklearn.utils import check_array, check_random_state, check_scalar
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
 from tikas.data.datasets import Dataset
 from tikas.data.images import as_columns, as_images, as_shaped, warn_channels_last
-from tikas.data.labels import as_counts, check_sample_weight, row_indices
+from tikas.data.labels import check_sample_weight
 from tikas.data.splits import Split
 from tikas.data.transforms import TRANSFORMS, check_scale, value_range, warn_few_rows, warn_other_scale
 from tikas.model.gamma import gamma
@@ -43,8 +44,6 @@ from tikas.training.trainer import Build, TrainingDivergedError, TrainingResult
 Array = NDArray[Any]
 Prediction = Literal["outputs", "latents", "probabilities"]
 
-TINY = float(np.finfo(np.float32).tiny)
-
 MAX_CHUNK_VALUES = 2**25
 """Values of the largest level in a chunk of rows that is predicted at once."""
 MAX_CHUNK_ROWS, MAX_CHUNK_IMAGES = 4096, 1024
@@ -53,21 +52,6 @@ MIN_GPU_PRODUCTS = 10**11
 """Multiplications from which on dense ladders predict on a GPU: some seconds of a CPU in double precision."""
 MAX_COMPARED_ROWS = 1000
 """Rows, spread over all, whose range is compared with that of the training rows."""
-
-DATES = "Convert dates and times to numbers, such as days since the first one, or leave them out."
-ADVICE = {
-    "features as input": "Give the columns of fit, in the same order.",
-    "contains infinity": "Leave such rows out, or clip their values.",
-    "string to float": "Encode text as numbers, for instance with scikit-learn's OneHotEncoder, or leave it out.",
-    "element with a sequence": "Give rows of equal length, or images of equal size.",
-    "Sparse data": "In a pipeline: OneHotEncoder(sparse_output=False), or ColumnTransformer(…, sparse_threshold=0).",
-    "not be promoted": DATES,
-    "float() argument": DATES,
-}
-"""What to do about errors of scikit-learn, by a part of their message."""
-SHAPE_ADVICE = "Give X in the shape that the module takes; gray images too as (n, channels, height, width)."
-INDEX_ADVICE = "X is passed on as floats: convert it to indices in the module, x.long(), and set noise=(0, 0.3)."
-"""What to do about rows that a user module does not take, and about rows of indices for its embedding layer."""
 
 
 @dataclass(eq=False, repr=False)
@@ -101,11 +85,12 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         return isinstance(self.network, nn.Module)
 
     @contextmanager
-    def _unchanged_on_error(self) -> Iterator[None]:
-        """Restore all attributes if an exception leaves the block."""
+    def _fitting(self) -> Iterator[None]:
+        """Compute with PyTorch's defaults, and restore all attributes if an exception leaves the block."""
         before = self.__dict__.copy()
         try:
-            yield
+            with plain_computation():
+                yield
         except BaseException:
             self.__dict__ = before
             raise
@@ -135,68 +120,45 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
 
     def _check_training_rows(self, X: ArrayLike, recipe: Recipe) -> Array:
         """Return X as float32 ``(n, *input_shape_)`` and set `input_shape_`."""
-        rows = self._as_floats(X, reset=True)
-        if len(rows) < 2:
-            raise ValueError(
-                "Got n_samples = 1: batches are normalized with their own statistics, which takes at least two rows. "
-                "Add rows, labeled or not."
-            )
-        if not self._is_module:
-            if rows.ndim > 2:
-                rows = as_images(rows)
-                warn_channels_last(rows, recipe.takes_maps, recipe.preprocess, stacklevel=3)
-            elif recipe.takes_maps:
-                raise ValueError(
-                    f"network={self.network!r} takes images, and X has shape {rows.shape}; expected "
-                    "(n, channels, height, width), or (n, height, width) for gray images. Reshape X, for example "
-                    "X.reshape(-1, 1, 28, 28), or choose a network of dense layers."
-                )
+        rows = self._as_floats(X, reset=self._earlier_members() is None)
+        if not self._is_module and (rows.ndim > 2 or recipe.takes_maps):
+            rows = as_images(rows)
+            warn_channels_last(rows, recipe.takes_maps, recipe.preprocess, stacklevel=3)
         self.input_shape_ = rows.shape[1:]
         return rows
 
     def _as_floats(self, X: ArrayLike, *, reset: bool) -> Array:
-        """Return X as finite float32, and add advice to scikit-learn's errors; `reset` as for `validate_data`."""
-        try:
-            with np.errstate(over="ignore"):  # values beyond float32 become infinite, which check_array reports
-                if len(_shape(X)) <= 2:
-                    rows = validate_data(self, X, dtype=np.float32, order="C", reset=reset)
-                else:
-                    rows = check_array(X, dtype=np.float32, order="C", allow_nd=True, estimator=self, input_name="X")
-                    if reset and not rows.size:
-                        raise ValueError(f"Got X of shape {rows.shape}, which has no values.")
-                    if reset:
-                        validate_data(self, rows.reshape(len(rows), -1), reset=True, skip_check_array=True)
-        except (TypeError, ValueError) as error:
-            for part, advice in ADVICE.items():
-                if part in str(error):
-                    kind = TypeError if isinstance(error, TypeError) else ValueError
-                    raise kind(f"{str(error).rstrip('.')}. {advice}") from None
-            raise
-        return np.require(rows, requirements="W")  # torch warns about read-only memory
+        """Return X as finite float32 ``(n, ...)``; `reset` as for `validate_data`."""
+        rows: Array = check_array(
+            X,
+            dtype=np.float32,
+            order="C",
+            allow_nd=True,
+            force_writeable=True,  # torch warns about read-only memory
+            ensure_min_samples=2 if reset else 1,
+            estimator=self,
+            input_name="X",
+        )
+        table = X if rows.ndim == 2 else rows.reshape(len(rows), -1)
+        validate_data(self, table, reset=reset, skip_check_array=True)
+        return rows
 
     def _select_rows(
-        self, rows: Array, targets: Array, sample_weight: ArrayLike | None, splits: Sequence[Split] | None
+        self, n_rows: int, sample_weight: ArrayLike | None, splits: Sequence[Split] | None
     ) -> tuple[Array | slice, Array | None]:
-        """Return the indices of the rows to train on, repeated if weights are whole, or else the selected weights."""
-        if splits is not None:  # they name rows by their positions, so these must stay
-            if sample_weight is not None:
-                raise ValueError("sample_weight and splits cannot be combined. Give one of the two.")
+        """Return the rows to train on, those of positive weight, and their weights."""
+        if sample_weight is None:
             return slice(None), None
-        counts = weights = None
-        if sample_weight is not None:
-            given = check_sample_weight(sample_weight, len(rows))
-            counts = as_counts(given)
-            if counts is None:
-                counts, weights = (given > 0).astype(np.int64), (given / max(given.max(), TINY)).clip(TINY)
-        indices = row_indices(rows, targets, counts)
-        if len(indices) < 2:
+        if splits is not None:  # they name rows by their positions, so these must stay
+            raise ValueError("sample_weight and splits cannot be combined. Give one of the two.")
+        weights = check_sample_weight(sample_weight, n_rows)
+        positive = np.flatnonzero(weights)
+        if len(positive) < 2:
             raise ValueError(
-                f"sample_weight is zero for all but {len(indices)} of {len(rows)} rows, and rows of weight zero are "
-                "ignored. Give at least two rows a positive weight; unlabeled rows are marked in y."
+                f"sample_weight is zero for all but {len(positive)} of {n_rows} rows, and these are left out. Give at "
+                "least two rows a positive weight."
             )
-        if np.array_equal(indices, np.arange(len(rows))):
-            return slice(None), weights  # without a copy of the rows
-        return indices, None if weights is None else weights[indices]
+        return positive, weights[positive]
 
     def _prepare_fit(
         self,
@@ -208,44 +170,53 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         classes: Array | None = None,
     ) -> tuple[Recipe, Build, Dataset, Sequence[Split]]:
         """Fit the preprocessing. Returns the complete recipe, the builder of members, and what `Trainer.fit` takes."""
-        earlier = self._earlier_members()
-        names = getattr(self, "feature_names_in_", None)
-        rows = self._fit_preparation(rows, recipe, warm=earlier is not None)
+        if self._earlier_members() is not None:
+            require_unchanged("n_members", len(self.ladders_), self.n_members)
+            require_unchanged("network", self.recipe_.network, recipe.network)
+            require_unchanged("preprocess", self.recipe_.preprocess, recipe.preprocess)
+        rows = self._fit_preparation(rows, recipe)
         # Every column has a scale, and every channel of images; the rows of a module may be anything.
         scaled = rows if self._is_module else as_columns(rows.reshape(len(rows), *self.input_shape_))
-        check_scale(scaled, names, stacklevel=4)
-        dataset = Dataset(rows, targets, None, () if names is None else tuple(names), classes)
+        check_scale(scaled, getattr(self, "feature_names_in_", None), stacklevel=4)
+        dataset = Dataset(rows, targets, classes=classes)
         labeled = dataset.labeled
         if splits is None:
             splits = [Split(np.flatnonzero(labeled), np.arange(len(rows)), np.empty(0, np.int64))] * self.n_members
-        else:
-            _check_splits(splits, labeled, self.n_members)
+        elif not all(labeled[split.labeled].all() and labeled[split.validation].all() for split in splits):
+            raise ValueError("splits name labeled or validation rows that have no label in y. Leave these rows out.")
         trained = splits[0].unlabeled
         warn_few_rows(len(trained), recipe.batch_size, stacklevel=3)
         recipe = self._with_defaults(recipe, rows if len(trained) == len(rows) else rows[trained])
-        if earlier is not None:
-            self._check_warm_start(recipe, rows.shape[1:], dataset.n_outputs)
         build: Build = Recipe.build
         if isinstance(self.network, nn.Module):
             build = partial(build_gamma, self.network, rows[:2])
         if weights is not None:
-            weights = (weights / weights[labeled].max()).clip(TINY, 1)  # none is zero in single precision
-            dataset = replace(dataset, weights=(weights / weights[labeled].mean()).astype(np.float32))
-            if classes is not None:
-                build = partial(build_with_class_odds, build, dataset)
+            dataset = replace(dataset, weights=weights.astype(np.float32))
+            if classes is not None and np.ptp(weights[labeled]) > 0:
+                totals = np.bincount(targets[labeled], weights[labeled])
+                build = partial(build_with_bias, build, torch.from_numpy(np.log(totals / totals.mean())))
         return recipe, build, dataset, splits
+
+    def _fit_preparation(self, rows: Array, recipe: Recipe) -> Array:
+        """Set `preparation_` and `input_range_`, and return the rows as the members take them."""
+        earlier_range = None
+        if self._earlier_members() is not None:
+            earlier_range = self.input_range_
+        elif recipe.preprocess == "none":
+            self.preparation_ = None
+        else:
+            transform = TRANSFORMS[recipe.preprocess]
+            self.preparation_ = transform.fit(torch.from_numpy(rows), pick_device(self.device)).to("cpu")
+        if self.preparation_ is not None:
+            rows = self.preparation_(torch.from_numpy(rows)).numpy()
+        self.input_range_: tuple[float, float] | None = value_range(rows, recipe.preprocess, earlier_range)
+        return rows if self._is_module or recipe.takes_maps else rows.reshape(len(rows), -1)
 
     def _set_result(self, result: TrainingResult, recipe: Recipe, seeds: list[int]) -> None:
         """Set the fitted attributes, and warn about members that diverged and about an interruption."""
-        members, histories, before = result.members, result.histories, []
         earlier = self._earlier_members()
-        if earlier is not None:
-            if result.failed:
-                raise TrainingDivergedError(result.failed)
-            # Members that an interruption kept from training stay as they were.
-            members, histories, before = list(earlier), [[] for _ in earlier], self.history_
-            for index, member, lines in zip(result.indices, result.members, result.histories, strict=True):
-                members[index], histories[index] = member, lines
+        if earlier is not None and result.failed:
+            raise TrainingDivergedError(result.failed)
         if result.failed:
             failed = ", ".join(str(seeds[index]) for index in result.failed)
             warnings.warn(
@@ -254,32 +225,25 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
                 UserWarning,
                 stacklevel=3,
             )
-        if result.interrupted:
-            warnings.warn(_interruption(histories, recipe.epochs, self.n_members), UserWarning, stacklevel=3)
-        epochs = _epochs_per_member(before)
-        history = list(before)
-        for number, lines in enumerate(histories):
+        if earlier is None:
+            members, seeds, history = result.members, result.seeds, []
+            numbers: Sequence[int] = range(len(members))
+        else:  # members that an interruption kept from training stay as they were
+            members, history = list(earlier), list(self.history_)
+            numbers = result.indices
+        epochs = _epochs_per_member(history)
+        for number, member, lines in zip(numbers, result.members, result.histories, strict=True):
+            members[number] = member
             history += [{"member": number, **line, "epoch": epochs[number] + line["epoch"]} for line in lines]
-        kept = result.seeds if earlier is None else seeds
-        self._set_fitted(recipe, members, kept, history, interrupted=result.interrupted)
-
-    def _fit_preparation(self, rows: Array, recipe: Recipe, *, warm: bool) -> Array:
-        """Set `preparation_` and `input_range_`, and return the rows as the members take them."""
-        if warm and recipe.preprocess != self.recipe_.preprocess:
-            raise ValueError(
-                f"warm_start=True: the fitted model has preprocess={self.recipe_.preprocess!r}, and now it is "
-                f"{recipe.preprocess!r}. Keep it, or set warm_start=False."
+        if result.interrupted:
+            warnings.warn(
+                f"Training was interrupted after {len(result.histories[-1])} of {recipe.epochs} epochs; "
+                f"{len(result.members)} of {self.n_members} members were trained. To continue, call fit again with "
+                f"n_members={len(members)} and warm_start=True.",
+                UserWarning,
+                stacklevel=3,
             )
-        if recipe.preprocess == "none":
-            self.preparation_ = None
-        elif not warm:
-            transform = TRANSFORMS[recipe.preprocess]
-            self.preparation_ = transform.fit(torch.from_numpy(rows), pick_device(self.device)).to("cpu")
-        if self.preparation_ is not None:
-            rows = self.preparation_(torch.from_numpy(rows)).numpy()
-        earlier = self.input_range_ if warm else None
-        self.input_range_: tuple[float, float] | None = value_range(rows, recipe.preprocess, earlier)
-        return rows if self._is_module or recipe.takes_maps else rows.reshape(len(rows), -1)
+        self._set_fitted(recipe, members, seeds, history, interrupted=result.interrupted)
 
     def _earlier_members(self) -> list[Model] | None:
         """Return the fitted members that training continues from, if it does."""
@@ -287,28 +251,11 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
 
     def _seeds(self) -> list[int]:
         """Return the seed of each member."""
-        if isinstance(self.n_members, bool) or not isinstance(self.n_members, int | np.integer) or self.n_members < 1:
-            raise ValueError(f"n_members={self.n_members!r}: expected a whole number of at least 1.")
-        random = check_random_state(self.random_state)
-        if isinstance(self.random_state, int | np.integer):
+        check_scalar(self.n_members, "n_members", Integral, min_val=1)
+        if isinstance(self.random_state, Integral):
             return [int(self.random_state) + member for member in range(self.n_members)]
-        return [int(seed) for seed in random.randint(2**31 - 1, size=self.n_members)]
-
-    def _check_warm_start(self, recipe: Recipe, input_shape: tuple[int, ...], n_outputs: int) -> None:
-        """Require that the fitted members have the shapes, number and layers of the new fit."""
-        shapes = self.ladders_[0].shapes
-        before = (shapes[0], prod(shapes[-1]), len(self.ladders_))
-        if before != (input_shape, n_outputs, self.n_members):
-            raise ValueError(
-                f"warm_start=True: the fitted model takes rows of shape {before[0]} and has {before[1]} outputs and "
-                f"{before[2]} members; now there are {input_shape}, {n_outputs} and {self.n_members}. Keep all three, "
-                "or set warm_start=False."
-            )
-        if self.recipe_.network != recipe.network:
-            raise ValueError(
-                f"warm_start=True: the fitted model has network={self.recipe_.network!r}, and now it is "
-                f"{self.network!r}. Keep it, or set warm_start=False."
-            )
+        drawn = check_random_state(self.random_state).randint(2**31 - 1, size=self.n_members)
+        return [int(seed) for seed in drawn]
 
     def _set_fitted(
         self,
@@ -330,25 +277,11 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
 
     # Prediction
 
-    def _check_rows(self, X: ArrayLike) -> Array:
-        """Return X as float32 ``(n, *input_shape_)``."""
-        check_is_fitted(self)
-        shape = self.input_shape_
-        try:
-            return as_shaped(self._as_floats(X, reset=False), shape)
-        except ValueError:
-            given = _shape(X)
-            if len(shape) > 1 and shape in (given, (1, *given)):
-                raise ValueError(
-                    f"Got X of shape {given}, which is one image; expected (n, {', '.join(map(str, shape))}). Give "
-                    "X[:1], not X[0], for the first of several."
-                ) from None
-            raise
-
     def _predict(self, X: ArrayLike, kind: Prediction) -> Array:
         """Check X and return the mean prediction of the members."""
+        check_is_fitted(self)
         with plain_computation():
-            rows = self._check_rows(X)
+            rows = as_shaped(self._as_floats(X, reset=False), self.input_shape_)
             if self.input_range_ is not None:
                 some = self._prepare(torch.from_numpy(rows[:: 1 + len(rows) // MAX_COMPARED_ROWS]))
                 warn_other_scale(
@@ -360,8 +293,33 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
                 )
             return self._predict_rows(rows, kind)
 
+    @torch.no_grad()
     def _predict_rows(self, rows: Array, kind: Prediction) -> Array:
-        return predict_mean(self.ladders_, rows, kind, device=self.device, prepare=self._prepare)
+        """Return the mean of the members' outputs, top latents or class probabilities, chunk by chunk.
+
+        Dense ladders predict in double precision: the last digits of a float32 product depend on the number of rows in
+        it, and a row's prediction must not depend on the rows beside it. Convolutions would take several times as long
+        in double precision, and a module may not support it; these predict in float32.
+        """
+        first = self.ladder_
+        dense = first.packable and all(len(shape) == 1 for shape in first.shapes)
+        parameters = len(self.ladders_) * sum(parameter.numel() for parameter in first.parameters())
+        products = len(rows) * parameters
+        device = _prediction_device(products, self.device, dense)
+        dtype = torch.float64 if dense else torch.float32
+        copies = [_encoder_copy(member).to(device, dtype) for member in self.ladders_]
+        size = min(MAX_CHUNK_ROWS if dense else MAX_CHUNK_IMAGES, MAX_CHUNK_VALUES // max(map(prod, first.shapes)))
+        means = []
+        with full_precision(), single_thread(dense and products < SECOND_THREAD_FROM):
+            for chunk in torch.from_numpy(rows).split(max(1, size)):
+                prepared = self._prepare(chunk).to(device, dtype)
+                predictions = []
+                for copy in copies:
+                    latent, output = copy.encode(prepared)
+                    prediction = (latent if kind == "latents" else output).double()
+                    predictions.append(prediction.softmax(-1) if kind == "probabilities" else prediction)
+                means.append(torch.stack(predictions).mean(0).cpu())
+        return np.asarray(torch.cat(means).numpy())
 
     def _prepare(self, rows: Tensor) -> Tensor:
         """Return rows of shape `input_shape_` as the fitted members take them."""
@@ -432,95 +390,43 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         return save(self, path)
 
 
-def _check_splits(splits: Sequence[Split], labeled: Array, n_members: int) -> None:
-    if len(splits) != n_members:
-        raise ValueError(f"Got {len(splits)} splits for {n_members} members. Give one Split per member.")
-    for split in splits:
-        if not labeled[split.labeled].all() or not labeled[split.validation].all():
-            raise ValueError("splits name labeled or validation rows that have no label in y. Leave these rows out.")
-
-
 def build_gamma(
     module: nn.Module, example: Array, recipe: Recipe, input_shape: Sequence[int], n_outputs: int, seed: int
 ) -> Model:
     """Build a member from a user module: the Γ-model around a float32 copy, tried on the rows of `example`."""
-    name = _module_name(module)
-    try:
-        copy = deepcopy(module).cpu().float()
-    except Exception as error:  # anything may be raised by the attributes of a user module
-        raise TypeError(
-            f"{name} cannot be copied, and every member is a copy: {_first_line(error)}. Remove attributes that "
-            "copy.deepcopy does not accept, and run lazy layers on a few rows first."
-        ) from error
+    copy = deepcopy(module).cpu().float()
     try:
         with private_random_state(seed):  # lazy layers draw their weights now
             return gamma(copy, n_outputs, recipe.noise_per_level(), recipe.costs[0], example=torch.from_numpy(example))
     except (RuntimeError, IndexError) as error:  # of the module's layers, about rows of another shape or dtype
-        problem = _first_line(error)
-        advice = INDEX_ADVICE if "'indices'" in problem else SHAPE_ADVICE + channels_last_hint(input_shape)
-        raise ValueError(f"{name} does not take rows of shape {tuple(input_shape)}: {problem}. {advice}") from error
+        raise ValueError(
+            f"{_module_name(module)} does not take float32 rows of shape {tuple(input_shape)}: {error}. Give X in the "
+            f"shape that the module takes, images as (n, channels, height, width).{channels_last_hint(input_shape)}"
+        ) from error
 
 
-def build_with_class_odds(
-    build: Callable[..., Model],
-    dataset: Dataset,
-    recipe: Recipe,
-    input_shape: tuple[int, ...],
-    n_outputs: int,
-    seed: int,
+def build_with_bias(
+    build: Build, bias: Tensor, recipe: Recipe, input_shape: Sequence[int], n_outputs: int, seed: int
 ) -> Model:
-    """Build a member whose output biases start at the log odds of the classes' total weights.
+    """Build a member whose outputs start with a bias: the log odds of the classes' total weights.
 
     A class of very small weight has almost no gradient that could lower its score, so that rows to which the initial
     weights give this class would keep it.
     """
     model = build(recipe, input_shape, n_outputs, seed)
-    assert dataset.weights is not None
-    targets, weights = dataset.targets[dataset.labeled], dataset.weights[dataset.labeled]
-    if model.output_bias is not None and np.ptp(weights) > 0:
-        shares = np.bincount(targets, weights.astype(float)) / weights.sum(dtype=float)
-        with torch.no_grad():
-            model.output_bias.add_(torch.from_numpy(np.log(shares * len(shares))))
+    assert model.output_bias is not None
+    with torch.no_grad():
+        model.output_bias.add_(bias)
     return model
 
 
-@torch.no_grad()
-def predict_mean(
-    members: Sequence[Model],
-    rows: Array,
-    kind: Prediction,
-    *,
-    device: str | None = None,
-    prepare: Callable[[Tensor], Tensor] | None = None,
-) -> NDArray[np.float64]:
-    """Return the mean of the members' outputs, top latents or class probabilities, chunk by chunk.
-
-    Dense ladders predict in double precision: the last digits of a float32 product depend on the number of rows in it,
-    and a row's prediction must not depend on the rows beside it. Convolutions would take several times as long in
-    double precision, and a module may not support it; these predict in float32.
-    """
-    dense = all(member.packable and all(len(shape) == 1 for shape in member.shapes) for member in members)
-    products = len(rows) * sum(parameter.numel() for member in members for parameter in member.parameters())
-    on = _prediction_device(products, device, dense)
-    dtype = torch.float64 if dense else torch.float32
-    copies = [_encoder_copy(member).to(on, dtype) for member in members]
-    largest = max(prod(shape) for member in members for shape in member.shapes)
-    size = max(1, min(MAX_CHUNK_ROWS if dense else MAX_CHUNK_IMAGES, MAX_CHUNK_VALUES // largest))
-    means = []
-    with full_precision(), single_thread(dense and products < SECOND_THREAD_FROM):
-        for chunk in torch.from_numpy(rows).split(size):
-            prepared = (chunk if prepare is None else prepare(chunk)).to(on, dtype)
-            predictions = []
-            for copy in copies:
-                latent, output = copy.encode(prepared)
-                if kind == "latents":
-                    predictions.append(latent.double())
-                elif kind == "outputs":
-                    predictions.append(output.double())
-                else:
-                    predictions.append(output.double().softmax(-1))
-            means.append(torch.stack(predictions).mean(0).cpu())
-    return np.asarray(torch.cat(means).numpy())
+def require_unchanged(name: str, before: object, now: object) -> None:
+    """Raise ValueError if a setting with which training cannot continue has changed."""
+    if before != now:
+        raise ValueError(
+            f"warm_start=True: the fitted model has {name}={before!r}, and now it is {now!r}. Keep it, or set "
+            "warm_start=False."
+        )
 
 
 def _prediction_device(products: int, device: str | None, dense: bool) -> torch.device:
@@ -537,22 +443,8 @@ def _prediction_device(products: int, device: str | None, dense: bool) -> torch.
 
 def _encoder_copy(member: Model) -> Model:
     """Copy a member without the parts that prediction does not use: denoisers and decoder maps."""
-    unused = [part for rung in getattr(member, "rungs", ()) for part in (rung.denoiser, rung.back)]
+    unused = [part for rung in member.rungs for part in (rung.denoiser, rung.back)]
     return deepcopy(member, {id(part): None for part in unused if part is not None})
-
-
-def _interruption(histories: Sequence[Sequence[dict[str, Any]]], epochs: int, n_members: int) -> str:
-    """Say how far the kept members were trained."""
-    least, most = min(map(len, histories)), max(map(len, histories))
-    finished = f"{most}" if least == most else f"{least} to {most}"
-    kept, settings = "the model is kept as it was then", "warm_start=True"
-    if len(histories) < n_members:
-        kept = f"{len(histories)} of {n_members} members are kept as they were then"
-        settings = f"n_members={len(histories)} and {settings}"
-    return (
-        f"Training was interrupted after {finished} of {epochs} epochs; {kept}. Call fit again for a complete run, or "
-        f"with {settings} to continue."
-    )
 
 
 def _epochs_per_member(history: Sequence[dict[str, Any]]) -> Counter[int]:
@@ -561,15 +453,3 @@ def _epochs_per_member(history: Sequence[dict[str, Any]]) -> Counter[int]:
 
 def _module_name(module: Any) -> str:
     return f"network={type(module).__name__}(…)"
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).partition("\n")[0].rstrip(".") or type(error).__name__
-
-
-def _shape(X: ArrayLike) -> tuple[int, ...]:
-    """Return the shape of an array-like, or () if it is ragged, which scikit-learn reports."""
-    try:
-        return tuple(X.shape if hasattr(X, "shape") else np.asarray(X).shape)
-    except ValueError:
-        return ()

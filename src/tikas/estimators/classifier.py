@@ -9,21 +9,20 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import ClassifierMixin
+from sklearn.metrics import accuracy_score
 
 from tikas.data.labels import (
     NO_LABEL,
     as_array,
-    check_sample_weight,
+    as_labels,
     encode_labels,
     is_unlabeled,
     label_weights,
-    labels_to_compare,
     one_per_row,
 )
 from tikas.data.splits import Split
-from tikas.estimators.base import Array, LadderEstimator
+from tikas.estimators.base import Array, LadderEstimator, require_unchanged
 from tikas.training.callbacks import progress_bar
-from tikas.training.environment import plain_computation
 from tikas.training.trainer import Trainer
 
 
@@ -183,9 +182,9 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
         y : array-like of shape (n_samples,)
             Class labels: whole numbers, strings or booleans; -1, None, NaN or ``pd.NA`` for unlabeled rows.
         sample_weight : array-like of shape (n_samples,) or None, default=None
-            Relative weight of each row. Weights in the ratio of small whole numbers are the same as repeated rows, as
-            long as this gives at most ten times as many rows. Other weights apply to the supervised cost. Rows of
-            weight zero are ignored.
+            Relative weight of each row's label in the supervised cost. Rows of weight zero are left out, labeled or
+            not; other weights of unlabeled rows have no effect. A row of weight two is not the same as that row given
+            twice, because batches are drawn at random.
         splits : sequence of Split or None, default=None
             For each member the rows whose label it learns, all rows it learns from, and the rows on which its error is
             measured during training (``validation_error`` in `history_`). None uses every label of y for every member.
@@ -215,19 +214,15 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
         >>> classifier.transduction_[:4].tolist()
         ['low', 'low', 'high', 'high']
         """
-        with plain_computation(), self._unchanged_on_error():
+        with self._fitting():
             recipe = self._recipe()
             seeds = self._seeds()
             rows = self._check_training_rows(X, recipe)
             labels = one_per_row(y, len(rows))
             codes, classes = encode_labels(labels, None if self.classes is None else as_array(self.classes))
-            if self.warm_start and not np.array_equal(getattr(self, "classes_", classes), classes):
-                raise ValueError(
-                    f"warm_start=True: the fitted model has the classes {self.classes_.tolist()}, and y holds "
-                    f"{classes.tolist()}. Give labels of the same classes, or set warm_start=False."
-                )
-            label_weights(codes, classes, sample_weight, None)  # every class needs a positive weight
-            selected, weights = self._select_rows(rows, codes, sample_weight, splits)
+            if self._earlier_members() is not None:
+                require_unchanged("classes", self.classes_.tolist(), classes.tolist())
+            selected, weights = self._select_rows(len(rows), sample_weight, splits)
             weights = label_weights(codes[selected], classes, weights, self.class_weight)
             recipe, build, dataset, splits = self._prepare_fit(
                 recipe, rows[selected], codes[selected], weights, splits, classes
@@ -321,6 +316,5 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
         labeled = ~is_unlabeled(labels)
         if not labeled.any():
             raise ValueError(f"None of the {len(labels)} rows is labeled, so that there is nothing to score.")
-        correct = predicted[labeled] == labels_to_compare(labels[labeled], self.classes_)
-        weights = None if sample_weight is None else check_sample_weight(sample_weight, len(labels))[labeled]
-        return float(np.average(correct, weights=weights))
+        weights = None if sample_weight is None else np.asarray(sample_weight)[labeled]
+        return float(accuracy_score(as_labels(labels[labeled]), predicted[labeled], sample_weight=weights))

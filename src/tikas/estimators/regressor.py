@@ -11,11 +11,10 @@ from numpy.typing import ArrayLike
 from sklearn.base import RegressorMixin
 from sklearn.metrics import r2_score
 
-from tikas.data.labels import as_values, check_sample_weight, one_per_row, scale_of_values
+from tikas.data.labels import as_values, one_per_row, scale_of_values
 from tikas.data.splits import Split
 from tikas.estimators.base import Array, LadderEstimator
 from tikas.training.callbacks import progress_bar
-from tikas.training.environment import plain_computation
 from tikas.training.trainer import Trainer
 
 
@@ -152,9 +151,9 @@ class LadderRegressor(RegressorMixin, LadderEstimator):  # type: ignore[misc]
         y : array-like of shape (n_samples,)
             Numbers; NaN, None or ``pd.NA`` for unlabeled rows.
         sample_weight : array-like of shape (n_samples,) or None, default=None
-            Relative weight of each row. Weights in the ratio of small whole numbers are the same as repeated rows, as
-            long as this gives at most ten times as many rows. Other weights apply to the supervised cost. Rows of
-            weight zero are ignored.
+            Relative weight of each row's target in the supervised cost. Rows of weight zero are left out, labeled or
+            not; other weights of unlabeled rows have no effect. A row of weight two is not the same as that row given
+            twice, because batches are drawn at random.
         splits : sequence of Split or None, default=None
             For each member the rows whose target it learns, all rows it learns from, and the rows on which its error is
             measured during training (``validation_error`` in `history_`). None uses every target of y for every member.
@@ -184,19 +183,18 @@ class LadderRegressor(RegressorMixin, LadderEstimator):  # type: ignore[misc]
         >>> bool(0.5 < regressor.transduction_[1] < 1.5)
         True
         """
-        with plain_computation(), self._unchanged_on_error():
+        with self._fitting():
             recipe = self._recipe()
             seeds = self._seeds()
             rows = self._check_training_rows(X, recipe)
             values = as_values(one_per_row(y, len(rows)))
-            unlabeled = np.isnan(values)
-            if unlabeled.all():
-                raise ValueError(f"None of the {len(rows)} rows has a target (all are NaN). Give at least one.")
-            selected, weights = self._select_rows(rows, values, sample_weight, splits)
-            learned = values[selected] if splits is None else values[_labeled_by_any(splits)]
+            selected, weights = self._select_rows(len(rows), sample_weight, splits)
+            learned = values[selected]
+            if splits is not None:
+                learned = values[np.unique(np.concatenate([split.labeled for split in splits]))]
             learned = learned[~np.isnan(learned)]
             if not len(learned):
-                raise ValueError("Every row with a target has weight zero. Give at least one a positive weight.")
+                raise ValueError(f"None of the {len(rows)} rows has a target (not NaN) of positive weight. Give one.")
             if self._earlier_members() is None:
                 self.target_mean_, self.target_deviation_ = scale_of_values(learned)
             standardized = ((values - self.target_mean_) / self.target_deviation_).astype(np.float32)
@@ -208,6 +206,7 @@ class LadderRegressor(RegressorMixin, LadderEstimator):  # type: ignore[misc]
                 result = trainer.fit(dataset, splits, seeds, self._earlier_members())
             self._set_result(result, recipe, seeds)
             self.transduction_ = values.copy()
+            unlabeled = np.isnan(values)
             if unlabeled.any():
                 self.transduction_[unlabeled] = self._to_values(self._predict_rows(rows[unlabeled], "outputs"))
         return self
@@ -267,11 +266,5 @@ class LadderRegressor(RegressorMixin, LadderEstimator):  # type: ignore[misc]
         predicted = self.predict(X)
         values = as_values(one_per_row(y, len(predicted)))
         labeled = ~np.isnan(values)
-        if not labeled.any():
-            raise ValueError(f"None of the {len(values)} rows has a target, so that there is nothing to score.")
-        weights = None if sample_weight is None else check_sample_weight(sample_weight, len(values))[labeled]
+        weights = None if sample_weight is None else np.asarray(sample_weight)[labeled]
         return float(r2_score(values[labeled], predicted[labeled], sample_weight=weights))
-
-
-def _labeled_by_any(splits: Sequence[Split]) -> Array:
-    return np.unique(np.concatenate([split.labeled for split in splits]))

@@ -4,28 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from numbers import Integral
 from typing import ClassVar, Self, cast
 
 import torch
 from torch import Tensor, nn
 
+from tikas.model.denoisers import Gaussian
 from tikas.model.ladder import (
     Costs,
     Ladder,
     as_floats,
-    check_calibration_rows,
-    check_enough_rows,
-    check_not_one_row,
     check_targets,
     check_tensor,
+    check_two_rows,
     squared_distance,
     supervised_cost,
 )
 from tikas.model.layers import NormalizedRung, Rung
 from tikas.model.normalization import (
+    BatchNorm,
     Moments,
-    RunningNorm,
     calibrate_running_statistics,
     eval_mode,
     frozen_running_statistics,
@@ -37,7 +35,8 @@ from tikas.model.specs import Dense, Task
 CHUNK = 1024
 """Rows that are calibrated at a time."""
 
-Normalization = RunningNorm | nn.GroupNorm | nn.LayerNorm | nn.RMSNorm
+InstanceNorm = nn.InstanceNorm1d | nn.InstanceNorm2d | nn.InstanceNorm3d
+Normalization = BatchNorm | InstanceNorm | nn.GroupNorm | nn.LayerNorm | nn.RMSNorm
 """Layers after which noise is added."""
 
 NoiseSource = Callable[[Tensor], Tensor]
@@ -120,8 +119,8 @@ class Gamma(nn.Module):
     group, instance or RMS normalization before its own scale and bias, and to the normalized scores.
 
     Labeled and unlabeled rows, and the corrupted and the clean ones, pass through the network separately, so that its
-    batch normalization gives each its own statistics. These passes do not change running statistics: `calibrate` sets
-    them. Layers that stay in eval mode during training are frozen and keep theirs. Dropout works as usual.
+    batch normalization gives each its own statistics. These passes do not change its running statistics: `calibrate`
+    sets them. Layers that stay in eval mode during training are frozen and keep theirs. Dropout works as usual.
 
     `torch.utils.checkpoint` would repeat a pass without its noise: do not use it in the network. To train with
     `torch.nn.parallel.DistributedDataParallel`, give it a module whose `forward` calls `costs`.
@@ -146,28 +145,24 @@ class Gamma(nn.Module):
     ) -> None:
         super().__init__()
         _check_network(network)
-        if isinstance(n_classes, bool) or not isinstance(n_classes, Integral) or n_classes < 2:
-            raise ValueError(f"n_classes={n_classes!r}: expected an integer of at least 2.")
-        noises, weights = as_floats("noise", noise), as_floats("cost", cost)
-        if len(noises) not in (1, 2) or len(weights) != 1:
-            raise ValueError(
-                f"noise={noise!r}, cost={cost!r}: expected one deviation, or two (of the input and of all other "
-                "places), and one cost."
-            )
+        if n_classes < 2:
+            raise ValueError(f"n_classes={n_classes!r}: expected at least 2.")
+        noises, (weight,) = as_floats("noise", noise), as_floats("cost", cost)
+        if len(noises) > 2:
+            raise ValueError(f"noise={noise!r}: expected one deviation, or two, of the input and of all other places.")
         self.task: Task = "classification"
         self.noise = noises[0]
         self.network = network
         self.layer_noise = LayerNoise(network, noises[-1])
-        top = NormalizedRung(Dense(int(n_classes)), (), top=True, noise=noises[-1], cost=weights[0])
+        top = NormalizedRung(Dense(n_classes), (), top=True, noise=noises[-1], cost=weight)
         if top.cost:
-            top.add_denoiser("gaussian")
+            top.denoiser = Gaussian(top.shape)
         top.reset(None)
         self.rungs = cast("Sequence[Rung]", nn.ModuleList([top]))
-        self.register_buffer("calibrated", torch.tensor(False))
         parameter = next(network.parameters(), None)
         if parameter is not None:
             top.to(parameter.device, parameter.dtype)
-            self.calibrated = self.calibrated.to(parameter.device)
+        self.register_buffer("calibrated", torch.tensor(False, device=top.mean.device))
         self._shapes = None if example is None else self._find_shapes(example)
 
     def extra_repr(self) -> str:
@@ -226,13 +221,14 @@ class Gamma(nn.Module):
         True
         """
         check_tensor(unlabeled)
+        if self._top.cost:
+            check_two_rows(len(unlabeled), "unlabeled rows")
         if labeled is None:
             labeled = unlabeled[:0]
         check_tensor(labeled)
-        if self._top.cost:
-            check_enough_rows(unlabeled, len(unlabeled), "unlabeled")
-        check_not_one_row(len(labeled), "labeled ")
-        check_targets(targets, weights, labeled.shape[:1], self.task, self._top.shape)
+        if len(labeled):
+            check_two_rows(len(labeled), "labeled rows")
+            check_targets(targets, weights, labeled.shape[:1], self.task, self._top.shape)
         self.layer_noise.attach(self.network)
         return self.training_costs(unlabeled, labeled, targets, noise, weights)
 
@@ -248,26 +244,16 @@ class Gamma(nn.Module):
         top = self._top
         supervised = top.mean.new_zeros(())
         if len(labeled):
-            corrupted = self._corrupted(labeled, noise, slice(None, len(labeled)))
+            corrupted = self._corrupt(labeled, _source(noise, slice(None, len(labeled))))
             supervised = supervised_cost(top.activate(corrupted), targets, weights, self.task)
         denoising = torch.zeros_like(supervised)
         if top.denoiser is not None:
-            corrupted = self._corrupted(unlabeled, noise, slice(len(labeled), None))
+            corrupted = self._corrupt(unlabeled, _source(noise, slice(len(labeled), None)))
             clean, statistics = top.normalize_with_statistics(self._scores(unlabeled))
             above = normalize(top.activate(corrupted).softmax(-1), top.shape)
             denoised = top.normalize_denoised(top.denoiser(corrupted, above), statistics)
             denoising = squared_distance(clean, denoised, top.shape)
         return Costs(supervised + top.cost * denoising, supervised, denoising.unsqueeze(-1))
-
-    def _corrupted(self, rows: Tensor, noise: Sequence[Tensor] | None, part: slice) -> Tensor:
-        """Return z̃ of the scores, with noise that is drawn here or with the rows `part` of the given noise."""
-        if noise is None:
-            return self._corrupt(rows, torch.randn_like)
-        source = _GivenNoise(noise, part)
-        corrupted = self._corrupt(rows, source)
-        if source.used < len(noise):
-            raise ValueError(f"Got {len(noise)} tensors of noise, but this network needs {source.used}.")
-        return corrupted
 
     def _corrupt(self, rows: Tensor, source: NoiseSource) -> Tensor:
         """z̃ = N(f̃(x + n)) + n."""
@@ -288,7 +274,6 @@ class Gamma(nn.Module):
             raise ValueError(
                 f"The network returns scores of shape {tuple(scores.shape)}, but n_classes={expected[1]} needs "
                 f"{expected}: one score for each row and class."
-                + (" End it with pooling over all positions and nn.Flatten()." if scores.dim() > 2 else "")
             )
         return scores
 
@@ -366,7 +351,7 @@ class Gamma(nn.Module):
         """
         check_tensor(x)
         if self.training:
-            check_not_one_row(len(x))
+            check_two_rows(len(x))
             latent = self._top.normalize(self._scores(x))
         elif torch.compiler.is_compiling() or bool(self.calibrated):
             latent = self._top.normalize_calibrated(self._scores(x))
@@ -380,8 +365,8 @@ class Gamma(nn.Module):
     def calibrate(self, x: Tensor, chunk: int | None = None) -> Self:
         """Set the statistics for eval mode from these rows, exactly.
 
-        The network's layers with running statistics are set in the order of their calls, each from all rows with the
-        layers before it already set and without dropout; then the scores. That takes one pass over the rows for each of
+        The network's BatchNorm layers are set in the order of their calls, each from all rows with the layers before it
+        already set and without dropout; then the scores. That takes one pass over the rows for each of
         these layers, or one in all if the rows fit into one chunk. Layers in eval mode, while the model is in training
         mode, are frozen and keep their statistics.
 
@@ -406,7 +391,7 @@ class Gamma(nn.Module):
         True
         """
         check_tensor(x)
-        check_calibration_rows(x, len(x), chunk)
+        check_two_rows(len(x))
         frozen = {layer for layer in self.network.modules() if self.training and not layer.training}
         chunks = x.split(chunk or CHUNK)
         with eval_mode(self.network):
@@ -464,51 +449,23 @@ class LayerNoise:
 
 
 def _is_channels_first(layer: nn.LayerNorm | nn.RMSNorm, output: Tensor) -> bool:
-    """Return whether a user's subclass, such as ConvNeXt's, normalizes the channels in dimension 1."""
-    if type(layer) in (nn.LayerNorm, nn.RMSNorm):
-        return False
-    first, last = output.shape[1:2] == layer.normalized_shape, output.shape[-1:] == layer.normalized_shape
-    return first and (output.dim() == 4 or not last)
+    """Return whether a user's subclass, such as ConvNeXt's, normalizes the channels of maps in dimension 1."""
+    is_subclass = type(layer) not in (nn.LayerNorm, nn.RMSNorm)
+    return is_subclass and output.dim() == 4 and output.shape[1:2] == layer.normalized_shape
 
 
-class _GivenNoise:
-    """A source of given noise: one tensor ``(rows, ...)`` for each place, of which the rows `part` are used."""
-
-    def __init__(self, noise: Sequence[Tensor], part: slice) -> None:
-        self.noise = noise
-        self.part = part
-        self.used = 0
-
-    def __call__(self, values: Tensor) -> Tensor:
-        if self.used == len(self.noise):
-            raise ValueError(
-                f"Got {len(self.noise)} tensors of noise, but this network needs more: one for the input, one for each "
-                "call of a normalization layer in that order, and one for the scores."
-            )
-        draw = self.noise[self.used][self.part]
-        if draw.numel() != values.numel():
-            raise ValueError(
-                f"Got noise of shape {tuple(draw.shape)} at place {self.used}, where the values have shape "
-                f"{tuple(values.shape)}."
-            )
-        self.used += 1
-        return draw.reshape(values.shape)
+def _source(noise: Sequence[Tensor] | None, part: slice) -> NoiseSource:
+    """Return the source of the noise of a pass: drawn, or for one place after another the rows `part` of its tensor."""
+    if noise is None:
+        return torch.randn_like
+    remaining = [draw[part] for draw in noise]
+    return lambda values: remaining.pop(0).reshape(values.shape)
 
 
 def _check_network(network: nn.Module) -> None:
-    if not isinstance(network, nn.Module):
-        raise TypeError(f"network={network!r}: expected a torch.nn.Module that returns class scores.")
     for module in network.modules():
         if isinstance(module, Ladder | Gamma):
-            raise TypeError(
-                f"The network is or contains a {type(module).__name__}, whose costs and calibration would be ignored. "
-                "Train that by itself, or give the network inside it."
-            )
-        if isinstance(module, torch.jit.ScriptModule):
-            raise TypeError(
-                "The network is or contains a torch.jit.ScriptModule, whose layers cannot be given noise. Give the "
-                "module that it was made from."
-            )
+            raise TypeError(f"The network is or contains a {type(module).__name__}, which has costs of its own.")
     last = network
     while isinstance(last, nn.Sequential) and len(last):
         last = last[-1]

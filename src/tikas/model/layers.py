@@ -6,18 +6,22 @@ A ladder alone and a packed ensemble run the same code: see `tikas.model.normali
 from collections.abc import Callable, Sequence
 from functools import partial
 from math import prod
-from typing import Any, NamedTuple, cast
+from typing import Any, ClassVar, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tikas.model.denoisers import DENOISERS, Denoiser
+from tikas.model.denoisers import Denoiser
 from tikas.model.normalization import Statistics, normalize, normalize_with_statistics, per_member, per_unit
 from tikas.model.specs import Conv, Dense, GlobalMeanPool, MaxPool, MeanPool, Pool, RungSpec
 
 MIN_POOL_DEVIATION = 0.1
-"""The least deviation that ẑ is divided by in the cost of a pooling rung below the top."""
+"""The least deviation that ẑ is divided by in the cost of a pooling rung below the top.
+
+Other levels are products with many inputs, which always vary. A channel that is silent in a batch has a deviation of
+√ε = 1e-5 after pooling: its cost would be 10¹⁰ ẑ², and one such batch undoes what was learned.
+"""
 
 
 class Activation(NamedTuple):
@@ -53,6 +57,11 @@ def _activation_of(spec: RungSpec, *, top: bool) -> Activation:
 
 class Back(nn.Module):
     """The decoder map from a level down to the one below it: V ẑ. This base class has no weights."""
+
+    def __init__(self, spec: RungSpec, below: tuple[int, ...]) -> None:
+        super().__init__()
+        self.spec = spec
+        self.below = below
 
     def reset(self, generator: torch.Generator | None) -> None:
         """Draw the first weights."""
@@ -103,10 +112,6 @@ class Rung(nn.Module):
         self.register_parameter("gamma", nn.Parameter(torch.ones(shape[0])) if activation.scale else None)
         self.denoiser: Denoiser | None = None
         self.back: Back | None = None
-
-    def add_denoiser(self, name: str) -> None:
-        """Build g."""
-        self.denoiser = DENOISERS[name](self.shape)
 
     def add_back(self) -> None:
         """Build the decoder map."""
@@ -165,11 +170,18 @@ class Rung(nn.Module):
 class NormalizedRung(Rung):
     """A level above the input: W h is normalized per unit, or on maps per channel."""
 
+    back_type: ClassVar[type[Back]]
+
     def __init__(self, spec: RungSpec, below: tuple[int, ...], *, top: bool, noise: float, cost: float) -> None:
         super().__init__(spec.shape(below), activation=_activation_of(spec, top=top), noise=noise, cost=cost)
+        self.spec = spec
         self.below = below
+        self.is_hidden_pool = isinstance(spec, Pool | GlobalMeanPool) and not top
         self.register_buffer("mean", torch.zeros(self.shape[0]))
         self.register_buffer("deviation", torch.ones(self.shape[0]))
+
+    def add_back(self) -> None:
+        self.back = self.back_type(self.spec, self.below)
 
     def normalize(self, projected: Tensor) -> Tensor:
         return normalize(projected, self.shape)
@@ -182,6 +194,8 @@ class NormalizedRung(Rung):
 
     def normalize_denoised(self, denoised: Tensor, statistics: Statistics | None) -> Tensor:
         assert statistics is not None
+        if self.is_hidden_pool:
+            statistics = Statistics(statistics.mean, statistics.deviation.clamp_min(MIN_POOL_DEVIATION))
         return statistics.normalize(denoised)
 
     def set_statistics(self, statistics: Statistics) -> None:
@@ -227,10 +241,9 @@ def reset_dense_weight(weight: Tensor, generator: torch.Generator | None) -> Non
 class DenseBack(Back):
     """V of a dense rung, ``(units below, units above)``. The result is reshaped to the level below."""
 
-    def __init__(self, shape: tuple[int, ...], below: tuple[int, ...]) -> None:
-        super().__init__()
-        self.below = below
-        self.weight = nn.Parameter(torch.empty(prod(below), *shape))
+    def __init__(self, spec: Dense, below: tuple[int, ...]) -> None:
+        super().__init__(spec, below)
+        self.weight = nn.Parameter(torch.empty(prod(below), spec.features))
 
     def reset(self, generator: torch.Generator | None) -> None:
         reset_dense_weight(self.weight, generator)
@@ -242,12 +255,11 @@ class DenseBack(Back):
 class DenseRung(NormalizedRung):
     """A fully connected level; ``weight`` is W, ``(units, units below)``."""
 
+    back_type = DenseBack
+
     def __init__(self, spec: Dense, below: tuple[int, ...], *, top: bool, noise: float, cost: float) -> None:
         super().__init__(spec, below, top=top, noise=noise, cost=cost)
         self.weight = nn.Parameter(torch.empty(spec.features, prod(below)))
-
-    def add_back(self) -> None:
-        self.back = DenseBack(self.shape, self.below)
 
     def reset(self, generator: torch.Generator | None) -> None:
         reset_dense_weight(self.weight, generator)
@@ -311,7 +323,6 @@ def is_product(kernel: int, padded_side: int, stride: int) -> bool:
 
 def _convolve_by_product(x: Tensor, weight: Tensor, stride: int) -> Tensor:
     """Convolve with a matrix product whose rows are the windows of each map."""
-    x = x.expand(*weight.shape[:-4], *x.shape[-4:]) if weight.dim() > 4 else x
     kernel = weight.shape[-1]
     if kernel == 1:
         windows = x.movedim(-3, -1)
@@ -341,7 +352,7 @@ def _members_to_channels(x: Tensor, members: Sequence[int]) -> Tensor:
     """``(*members, rows, channels, h, w)`` to ``(rows, members * channels, h, w)``, a group for each member."""
     if not members:
         return x.flatten(0, -4)
-    return x.expand(*members, *x.shape[-4:]).flatten(0, -5).transpose(0, 1).flatten(1, 2)
+    return x.flatten(0, -5).transpose(0, 1).flatten(1, 2)
 
 
 def _channels_to_members(x: Tensor, members: Sequence[int], batch: Sequence[int]) -> Tensor:
@@ -365,19 +376,19 @@ class ConvBack(Back):
     computes the same sums.
     """
 
-    def __init__(self, spec: Conv, shape: tuple[int, ...], below: tuple[int, ...]) -> None:
-        super().__init__()
-        self.spec = spec
-        self.sides = below[1:]
-        self.transposed = spec.stride > 1 or spec.kernel > max(shape[1:])
-        self.weight = nn.Parameter(torch.empty(below[0], shape[0], spec.kernel, spec.kernel))
+    spec: Conv
+
+    def __init__(self, spec: Conv, below: tuple[int, ...]) -> None:
+        super().__init__(spec, below)
+        self.transposed = spec.stride > 1 or spec.kernel > max(spec.shape(below)[1:])
+        self.weight = nn.Parameter(torch.empty(below[0], spec.features, spec.kernel, spec.kernel))
 
     def reset(self, generator: torch.Generator | None) -> None:
         _reset_kernels(self.weight, generator)
 
     def forward(self, denoised: Tensor) -> Tensor:
         if self.transposed:
-            return transposed_convolve(denoised, self.weight, self.spec.zeros, self.spec.stride, self.sides)
+            return transposed_convolve(denoised, self.weight, self.spec.zeros, self.spec.stride, self.below[1:])
         before, after = self.spec.zeros
         return convolve(denoised, self.weight, (self.spec.kernel - 1 - before, self.spec.kernel - 1 - after))
 
@@ -388,14 +399,13 @@ class ConvRung(NormalizedRung):
     `is_product` tells whether the convolution is computed as a matrix product.
     """
 
+    spec: Conv
+    back_type = ConvBack
+
     def __init__(self, spec: Conv, below: tuple[int, ...], *, top: bool, noise: float, cost: float) -> None:
         super().__init__(spec, below, top=top, noise=noise, cost=cost)
-        self.spec = spec
         self.is_product = is_product(spec.kernel, max(below[1:]) + sum(spec.zeros), spec.stride)
         self.weight = nn.Parameter(torch.empty(spec.features, below[0], spec.kernel, spec.kernel))
-
-    def add_back(self) -> None:
-        self.back = ConvBack(self.spec, self.shape, self.below)
 
     def reset(self, generator: torch.Generator | None) -> None:
         _reset_kernels(self.weight, generator)
@@ -408,32 +418,13 @@ class ConvRung(NormalizedRung):
 # Pooling
 
 
-class _PoolingRung(NormalizedRung):
-    """A linear level without weights, whose cost divides ẑ by a deviation of at least 0.1 below the top.
-
-    Other levels are products with many inputs, which always vary. Here a channel that is silent in a batch has a
-    deviation of √ε = 1e-5: its cost would be 10¹⁰ ẑ², and one such batch undoes what was learned.
-    """
-
-    def __init__(self, spec: RungSpec, below: tuple[int, ...], *, top: bool, noise: float, cost: float) -> None:
-        super().__init__(spec, below, top=top, noise=noise, cost=cost)
-        self.min_deviation = 0.0 if top else MIN_POOL_DEVIATION
-
-    def normalize_denoised(self, denoised: Tensor, statistics: Statistics | None) -> Tensor:
-        assert statistics is not None
-        return Statistics(statistics.mean, statistics.deviation.clamp_min(self.min_deviation)).normalize(denoised)
-
-
 class PoolBack(Back):
     """Copies each value to every position of its window.
 
     A position in several windows takes the mean of their values, one in no window takes zero.
     """
 
-    def __init__(self, spec: Pool, below: tuple[int, ...]) -> None:
-        super().__init__()
-        self.spec = spec
-        self.sides = below[1:]
+    spec: Pool
 
     def forward(self, denoised: Tensor) -> Tensor:
         if self.spec.step == self.spec.size:  # windows side by side; interpolate keeps channels last in memory
@@ -442,7 +433,7 @@ class PoolBack(Back):
             return self._crop(tiled.reshape(*batch, height * self.spec.size, width * self.spec.size))
         total = self._sum_over_windows(denoised.flatten(0, -3).unsqueeze(1))
         windows = self._sum_over_windows(denoised.new_ones(1, 1, *denoised.shape[-2:]))
-        return (total / windows.clamp_min(1)).reshape(*denoised.shape[:-2], *self.sides)
+        return (total / windows.clamp_min(1)).reshape(*denoised.shape[:-2], *self.below[1:])
 
     def _sum_over_windows(self, values: Tensor) -> Tensor:
         """At each position, the sum of the values whose windows contain it, for maps ``(count, 1, height, width)``."""
@@ -451,19 +442,15 @@ class PoolBack(Back):
 
     def _crop(self, x: Tensor) -> Tensor:
         """Crop maps, or extend them with zeros, to the sides of the level below."""
-        down, right = (side - given for side, given in zip(self.sides, x.shape[-2:], strict=True))
+        down, right = (side - given for side, given in zip(self.below[1:], x.shape[-2:], strict=True))
         return functional.pad(x, (0, right, 0, down)) if down or right else x
 
 
-class PoolRung(_PoolingRung):
+class PoolRung(NormalizedRung):
     """A level that takes the maximum or the mean of each window."""
 
-    def __init__(self, spec: Pool, below: tuple[int, ...], *, top: bool, noise: float, cost: float) -> None:
-        super().__init__(spec, below, top=top, noise=noise, cost=cost)
-        self.spec = spec
-
-    def add_back(self) -> None:
-        self.back = PoolBack(self.spec, self.below)
+    spec: Pool
+    back_type = PoolBack
 
     def up(self, hidden: Tensor) -> Tensor:
         pool = functional.max_pool2d if isinstance(self.spec, MaxPool) else functional.avg_pool2d
@@ -475,33 +462,24 @@ class PoolRung(_PoolingRung):
 class GlobalBack(Back):
     """Copies each channel's value to every position of its map."""
 
-    def __init__(self, below: tuple[int, ...]) -> None:
-        super().__init__()
-        self.sides = below[1:]
-
     def forward(self, denoised: Tensor) -> Tensor:
-        return denoised[..., None, None].expand(*denoised.shape, *self.sides)
+        return denoised[..., None, None].expand(*denoised.shape, *self.below[1:])
 
 
-class GlobalRung(_PoolingRung):
+class GlobalRung(NormalizedRung):
     """A level that takes the mean of each channel over its map."""
 
-    def add_back(self) -> None:
-        self.back = GlobalBack(self.below)
+    back_type = GlobalBack
 
     def up(self, hidden: Tensor) -> Tensor:
         return torch.mean(hidden, (-2, -1))
 
 
-MODULES: dict[type[RungSpec], Callable[..., NormalizedRung]] = {
+RUNG_MODULES: dict[type[RungSpec], Callable[..., NormalizedRung]] = {
     Dense: DenseRung,
     Conv: ConvRung,
     MaxPool: PoolRung,
     MeanPool: PoolRung,
     GlobalMeanPool: GlobalRung,
 }
-
-
-def build_rung(spec: RungSpec, below: tuple[int, ...], *, top: bool, noise: float, cost: float) -> NormalizedRung:
-    """Build the module of a rung on a level of shape `below`."""
-    return MODULES[type(spec)](spec, below, top=top, noise=noise, cost=cost)
+"""The module of each kind of rung. Called with the spec and the shape of the level below."""

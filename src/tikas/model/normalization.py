@@ -5,33 +5,15 @@ width)``. A ladder alone has no member dimension; a packed ensemble has one in f
 Dimensions are counted from the end, so the same code computes both.
 """
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import UninitializedBuffer
 
-BatchNorm = (
-    nn.BatchNorm1d
-    | nn.BatchNorm2d
-    | nn.BatchNorm3d
-    | nn.SyncBatchNorm
-    | nn.LazyBatchNorm1d
-    | nn.LazyBatchNorm2d
-    | nn.LazyBatchNorm3d
-)
-InstanceNorm = (
-    nn.InstanceNorm1d
-    | nn.InstanceNorm2d
-    | nn.InstanceNorm3d
-    | nn.LazyInstanceNorm1d
-    | nn.LazyInstanceNorm2d
-    | nn.LazyInstanceNorm3d
-)
-RunningNorm = BatchNorm | InstanceNorm
-"""Layers that may have running statistics."""
+BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.SyncBatchNorm
 
 EPSILON = 1e-10
 """Added to each variance, as in the authors' program."""
@@ -168,94 +150,71 @@ class Moments:
         return Statistics(self.mean, (self.variance() + EPSILON).sqrt())
 
 
-# Running statistics of the normalization layers inside user modules, for the Γ-model
+# Running statistics of the BatchNorm layers inside user modules, for the Γ-model
 
 
 @torch.no_grad()
 def calibrate_running_statistics(
     network: nn.Module, chunks: Sequence[Tensor], frozen: Collection[nn.Module] = ()
 ) -> None:
-    """Set the running statistics of every layer that has some, exactly, from all rows; `network` is in eval mode.
+    """Set the running statistics of every BatchNorm layer, exactly, from all rows; `network` is in eval mode.
 
     Layers are set in the order of their first call, each with the layers before it already set: one pass over the
     chunks per layer. A single chunk needs one pass in all. `frozen` layers keep their statistics.
     """
-    calls: dict[RunningNorm, int] = {}
-
-    def count(layer: RunningNorm, _: Tensor) -> None:
-        calls[layer] = calls.get(layer, 0) + 1
-
-    layers = [layer for layer in network.modules() if isinstance(layer, RunningNorm) and layer.running_mean is not None]
-    layers = [layer for layer in layers if layer not in frozen]
+    layers = [layer for layer in _tracking_layers(network) if layer not in frozen]
     if not layers:
         return
-    _visit(network, chunks[0], layers, count)
+    calls: Counter[BatchNorm] = Counter()  # in the order of the first calls
+    _visit(network, chunks[0], layers, lambda layer, _: calls.update([layer]))
 
     if len(chunks) == 1 and set(calls.values()) == {1}:  # everything that a layer gets arrives before it runs
 
-        def set_at_once(layer: RunningNorm, values: Tensor) -> None:
-            moments = _LayerMoments(layer)
-            moments.add(values)
-            moments.write()
+        def set_at_once(layer: BatchNorm, values: Tensor) -> None:
+            moments = Moments((layer.num_features, 1))
+            moments.add(values.reshape(*values.shape[:2], -1))
+            _set_running_statistics(layer, moments)
 
         _visit(network, chunks[0], list(calls), set_at_once)
         return
     for layer, times in calls.items():
-        moments, seen = _LayerMoments(layer), 0
+        moments, seen = Moments((layer.num_features, 1)), 0
 
-        def add(_: RunningNorm, values: Tensor, moments: "_LayerMoments" = moments, times: int = times) -> None:
+        def add(_: BatchNorm, values: Tensor, moments: Moments = moments, times: int = times) -> None:
             nonlocal seen
-            moments.add(values)
+            moments.add(values.reshape(*values.shape[:2], -1))
             seen += 1
             if seen % times == 0:
                 raise _LayerReachedError
 
         for rows in chunks:
             _visit(network, rows, [layer], add)
-        moments.write()
+        _set_running_statistics(layer, moments)
 
 
 class _LayerReachedError(Exception):
     """Ends a pass after the last call of the layer whose statistics are gathered."""
 
 
-class _LayerMoments:
-    """Mean and variance for a layer: of all rows together or, for instance normalization, the average over rows."""
+def _tracking_layers(network: nn.Module) -> list[BatchNorm]:
+    """Return the BatchNorm layers with running statistics."""
+    return [layer for layer in network.modules() if isinstance(layer, BatchNorm) and layer.track_running_stats]
 
-    def __init__(self, layer: RunningNorm) -> None:
-        self.layer = layer
-        self.instance = isinstance(layer, InstanceNorm)
-        shape = (layer.num_features,) if self.instance else (layer.num_features, 1)
-        self.means, self.variances = Moments(shape), Moments(shape)
 
-    def add(self, values: Tensor) -> None:
-        """Add values ``(rows, channels, …)``; instance normalization also takes a row without the first dimension."""
-        if not self.instance:
-            self.means.add(values.reshape(*values.shape[:2], -1))
-            return
-        kinds = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
-        dims = next(dims for dims, kind in enumerate(kinds, 1) if isinstance(self.layer, kind))
-        positions = tuple(range(-dims, 0))
-        variance, mean = torch.var_mean(values.double(), positions, correction=0)
-        self.means.add(torch.atleast_2d(mean))
-        self.variances.add(torch.atleast_2d(variance))
-
-    def write(self) -> None:
-        """Set the layer's running statistics."""
-        assert self.layer.running_mean is not None
-        assert self.layer.running_var is not None
-        self.layer.running_mean.copy_(self.means.mean)
-        self.layer.running_var.copy_(self.variances.mean if self.instance else self.means.variance())
+def _set_running_statistics(layer: BatchNorm, moments: Moments) -> None:
+    assert layer.running_mean is not None
+    assert layer.running_var is not None
+    layer.running_mean.copy_(moments.mean)
+    layer.running_var.copy_(moments.variance())
 
 
 def _visit(
-    network: nn.Module, rows: Tensor, layers: Sequence[RunningNorm], visit: Callable[[RunningNorm, Tensor], None]
+    network: nn.Module, rows: Tensor, layers: Sequence[BatchNorm], visit: Callable[[BatchNorm, Tensor], None]
 ) -> None:
     """Run the network on rows, calling `visit` with each of these layers and its input before it runs."""
 
     def hook(layer: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
-        assert isinstance(layer, RunningNorm)
-        visit(layer, inputs[0] if inputs else named["input"])
+        visit(cast("BatchNorm", layer), inputs[0] if inputs else named["input"])
 
     handles = [layer.register_forward_pre_hook(hook, with_kwargs=True) for layer in layers]
     assert layers[0].running_mean is not None
@@ -276,28 +235,15 @@ def rows_like(rows: Tensor, other: Tensor) -> Tensor:
 
 @contextmanager
 def frozen_running_statistics(network: nn.Module) -> Iterator[None]:
-    """Keep running statistics as they are during passes in training mode."""
-    layers = [layer for layer in network.modules() if isinstance(layer, RunningNorm) and layer.track_running_stats]
-    # Lazy layers create their statistics in their first pass, and only while they track them.
-    lazy = [layer for layer in layers if isinstance(layer.running_mean, UninitializedBuffer)]
-    layers = [layer for layer in layers if layer not in lazy]
-    batch_norms = [layer for layer in layers if isinstance(layer, BatchNorm)]
-    # Without tracking, instance normalization would ignore its statistics in eval mode: in training mode they are
-    # restored. (A momentum of 0 would change their last digits.)
-    moved = [layer for layer in layers if isinstance(layer, InstanceNorm) and layer.training]
-    saved = [(buffer, buffer.clone()) for layer in moved for buffer in layer.buffers()]
-    for norm in batch_norms:
-        norm.track_running_stats = False
+    """Keep the running statistics of BatchNorm layers as they are during passes in training mode."""
+    layers = _tracking_layers(network)
+    for layer in layers:
+        layer.track_running_stats = False
     try:
         yield
     finally:
-        for norm in batch_norms:
-            norm.track_running_stats = True
-        for buffer, value in saved:
-            buffer.copy_(value)
-        for layer in lazy:
-            if not isinstance(layer.running_mean, UninitializedBuffer):
-                layer.reset_running_stats()
+        for layer in layers:
+            layer.track_running_stats = True
 
 
 @contextmanager

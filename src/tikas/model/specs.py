@@ -45,11 +45,10 @@ class RungSpec:
             if name in COUNTS:
                 if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
                     raise ValueError(f"{type(self).__name__}: {name}={value!r} must be a positive integer.")
-                object.__setattr__(self, name, int(value))
+                object.__setattr__(self, name, int(value))  # of NumPy's integers too
             if name in CHOICES and value not in CHOICES[name]:
-                raise ValueError(
-                    f"{type(self).__name__}: {name}={value!r} is unknown; choose one of {_quoted(CHOICES[name])}."
-                )
+                choices = ", ".join(map(repr, CHOICES[name]))
+                raise ValueError(f"{type(self).__name__}: {name}={value!r} is unknown; choose one of {choices}.")
 
     def shape(self, below: Shape) -> Shape:
         """Return the shape of the level that this rung makes from a level of shape `below`."""
@@ -64,10 +63,7 @@ class RungSpec:
     def _maps(self, below: Shape) -> tuple[int, int, int]:
         """Channels, height and width of the level below, which must have them."""
         if len(below) != 3:
-            raise ValueError(
-                f"{self!r} needs maps (channels, height, width), but the level below it has shape {below}. "
-                "Give input_shape=(channels, height, width), and put this rung below the first Dense."
-            )
+            raise ValueError(f"{self!r} needs maps (channels, height, width); the level below it has shape {below}.")
         channels, height, width = below
         return channels, height, width
 
@@ -158,10 +154,8 @@ class Conv(RungSpec):
         _, *sides = self._maps(below)
         steps = [side + sum(self.zeros) - self.kernel for side in sides]
         if min(steps) < 0:
-            raise MapTooSmallError(
-                f"{self!r}: the kernel {(self.kernel, self.kernel)} is larger than the map below it, which has shape "
-                f"{below}. Use a smaller kernel or padding='same'."
-            )
+            kernel = (self.kernel, self.kernel)
+            raise MapTooSmallError(f"{self!r}: the kernel {kernel} is larger than the map below it, {below}.")
         return (self.features, *(step // self.stride + 1 for step in steps))
 
 
@@ -186,10 +180,8 @@ class Pool(RungSpec):
     def shape(self, below: Shape) -> Shape:
         channels, *sides = self._maps(below)
         if self.size > min(sides):
-            raise MapTooSmallError(
-                f"{self!r}: the window {(self.size, self.size)} is larger than the map below it, which has shape "
-                f"{below}. Use a smaller window, or leave this rung out."
-            )
+            window = (self.size, self.size)
+            raise MapTooSmallError(f"{self!r}: the window {window} is larger than the map below it, {below}.")
         return (channels, *map(self._windows, sides))
 
     def _windows(self, side: int) -> int:
@@ -291,8 +283,8 @@ def parse_rung(text: str) -> RungSpec:
 
     Raises
     ------
-    ValueError
-        If the text describes no rung.
+    ValueError, TypeError
+        If the text describes no rung, or has an option that this kind of rung does not have.
 
     Examples
     --------
@@ -301,27 +293,23 @@ def parse_rung(text: str) -> RungSpec:
     """
     kind, *words = text.split() or [""]
     if kind not in KINDS:
-        raise ValueError(f"{text!r} is not a rung; start with one of {_quoted(KINDS)}.")
+        raise ValueError(f"{text!r} is not a rung; start with one of {', '.join(KINDS)}.")
     spec = KINDS[kind]
-    required = [field.name for field in fields(spec) if field.default is MISSING]
+    required = [field.name.upper() for field in fields(spec) if field.default is MISSING]
     numbers = [int(word) for word in words if word.isdecimal()]
     if len(numbers) != len(required):
-        expected = " ".join([kind, *(name.upper() for name in required)])
+        expected = " ".join([kind, *required])
         raise ValueError(f"{text!r} has {len(numbers)} numbers; expected {expected!r}, followed by options.")
-    options = dict(_parse_option(word, text) for word in words if not word.isdecimal())
-    unknown = options.keys() - {field.name for field in fields(spec)}
-    if unknown:
-        raise ValueError(f"{text!r}: {kind!r} has no option for {', '.join(sorted(unknown))}.")
+    options = dict(_parse_option(word) for word in words if not word.isdecimal())
     return spec(*numbers, **options)
 
 
-def _parse_option(word: str, text: str) -> tuple[str, Any]:
+def _parse_option(word: str) -> tuple[str, Any]:
     if word in OPTIONS:
         return OPTIONS[word]
-    name, _, value = word.partition("=")
-    if name == "stride" and value.isdecimal():
-        return name, int(value)
-    raise ValueError(f"{text!r}: unknown option {word!r}; choose from {', '.join(['stride=2', *OPTIONS])}.")
+    if word.startswith("stride="):
+        return "stride", int(word.removeprefix("stride="))
+    raise ValueError(f"{word!r} is not an option of a rung; choose from stride=2, {', '.join(OPTIONS)}.")
 
 
 def rung_text(spec: RungSpec) -> str:
@@ -373,7 +361,3 @@ def channels_last_hint(shape: Sequence[int]) -> str:
         f" The input shape {tuple(shape)} is read as (channels, height, width). If it is (height, width, channels), "
         "move the channels first with numpy.moveaxis(images, -1, -3)."
     )
-
-
-def _quoted(names: Iterable[str]) -> str:
-    return ", ".join(map(repr, names))
