@@ -51,7 +51,7 @@ def test_every_verb_has_help_with_examples(name: str, run, capsys) -> None:
         (["train", "--epochs"], "--epochs"),
         (["train", "--members", "0"], "--members"),
         (["train", "--seed", "-1"], "--seed"),
-        (["train", "--labels", "0"], "--labels"),
+        (["train", "--labels", "0"], "labels=0"),
         (["train", "--labels", "many"], "--labels"),
         (["train", "--labels", "7"], "labels=7"),
         (["train", "--costs", "1", "few"], "--costs"),
@@ -138,12 +138,11 @@ def test_a_warning_is_one_line_shown_once_and_the_callers_settings_are_restored(
     ("given", "read"),
     [
         ("--network 256 128 --epochs 3", "--network 256 --network 128 --epochs 3"),
-        ("--network --epochs 3", "--network  --epochs 3"),
-        ("--network", "--network "),
+        ("--network --epochs 3", "--network --epochs 3"),
         ("--noise 0.3 -1 -o m", "--noise 0.3 --noise -1 -o m"),
         ("--network=mlp --ignore a b", "--network=mlp --ignore a --ignore b"),
         ("m.safetensors rows.csv --target kind more.csv", "m.safetensors rows.csv --target kind more.csv"),
     ],
 )
 def test_values_that_follow_a_list_option_all_belong_to_it(given: str, read: str) -> None:
-    assert _repeat_list_options(["train", *given.split()]) == ["train", *read.split(" ")]
+    assert _repeat_list_options(["train", *given.split()]) == ["train", *read.split()]

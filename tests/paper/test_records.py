@@ -14,25 +14,11 @@ import torch
 
 from tikas.paper import records as module
 from tikas.paper.experiments import EXPERIMENTS, Experiment
-from tikas.paper.records import (
-    DamagedRecordWarning,
-    Records,
-    append_record,
-    hardware,
-    read_records,
-    record_key,
-    revision,
-    versions,
-)
+from tikas.paper.records import Records, append_record, hardware, read_records, record_key, revision, versions
 from tikas.training.recipe import Recipe
 
 RESULTS = Path(__file__).parents[2] / "results"
 EXPERIMENT = next(each for each in EXPERIMENTS if each.name == "table1/baseline/1000")
-ABSENT = object()
-
-
-def without(record: dict[str, Any], *names: str) -> dict[str, Any]:
-    return {name: value for name, value in record.items() if name not in names}
 
 
 # Files
@@ -45,13 +31,11 @@ def test_records_are_read_as_they_were_appended(tmp_path: Path) -> None:
     assert read_records(path) == [{"seed": seed, "experiment": "Γ"} for seed in range(3)]
 
 
-@pytest.mark.parametrize(
-    "damage", [b'{"seed"', b"\xff\xfe", b"[1, 2]", b"null", b"", "ä".encode()[:1]], ids=lambda damage: repr(damage)
-)
+@pytest.mark.parametrize("damage", [b'{"seed"', b"\xff\xfe", b"", "ä".encode()[:1]], ids=lambda damage: repr(damage))
 def test_a_damaged_line_is_named_and_skipped(damage: bytes, tmp_path: Path) -> None:
     path = tmp_path / "records.jsonl"
     path.write_bytes(b'{"seed": 1}\n' + damage + b'\n{"seed": 2}\n')
-    with pytest.warns(DamagedRecordWarning, match=re.escape(f"{path}, line 2 ")):
+    with pytest.warns(UserWarning, match=re.escape(f"{path}, line 2 ")):
         assert read_records(path) == [{"seed": 1}, {"seed": 2}]
 
 
@@ -59,7 +43,7 @@ def test_a_record_appended_after_a_truncated_line_is_on_a_line_of_its_own(tmp_pa
     path = tmp_path / "records.jsonl"
     path.write_bytes(b'{"seed": 1}\n{"seed": 2, "test_er')
     append_record(path, {"seed": 3})
-    with pytest.warns(DamagedRecordWarning, match="line 2 "):
+    with pytest.warns(UserWarning, match="line 2 "):
         assert read_records(path) == [{"seed": 1}, {"seed": 3}]
 
 
@@ -75,67 +59,10 @@ def test_the_first_record_of_a_member_counts_in_the_order_of_files_and_lines(tmp
 
 
 @pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("test_error", float("nan")),
-        ("test_error", float("inf")),
-        ("test_error", -7),
-        ("test_error", 100.1),
-        ("test_error", "5.5"),
-        ("test_error", None),
-        ("test_error", ABSENT),
-        ("test_error_labeled_statistics", float("nan")),
-        ("seed", -5),
-        ("seed", None),
-        ("seed", ABSENT),
-        ("hardware", ABSENT),
-        ("seconds", -1.0),
-        ("seconds", ABSENT),
-        ("seconds_per_epoch", None),
-        ("members", -1),
-        ("data", ABSENT),
-        ("labels", ABSENT),
-        ("labels", [100]),
-        ("newfield", "recipe"),
-        ("epochs", "recipe"),
-    ],
-)
-def test_a_record_with_an_impossible_value_is_named_and_skipped(
-    field: str, value: Any, tmp_path: Path, make_record
-) -> None:
-    damaged = make_record(EXPERIMENT, 1)
-    if value == "recipe":
-        damaged["recipe"][field] = 0
-    elif value is ABSENT:
-        del damaged[field]
-    else:
-        damaged[field] = value
-    for record in (make_record(EXPERIMENT, 0), damaged, make_record(EXPERIMENT, 2)):
-        append_record(tmp_path / "x.jsonl", record)
-    named = "unhashable" if field == "labels" and value is not ABSENT else field
-    with pytest.warns(DamagedRecordWarning, match=rf"x\.jsonl, line 2 .*{named}"):
-        records = Records.read(tmp_path)
-    assert list(records.members(EXPERIMENT.key)) == [0, 2]
-
-
-def test_a_valid_record_after_a_damaged_one_counts(make_record) -> None:
-    with pytest.warns(DamagedRecordWarning, match="test_error=-7"):
-        records = Records([make_record(EXPERIMENT, error=-7), make_record(EXPERIMENT, error=4.0)])
-    assert records.measurement(EXPERIMENT.key).errors == {0: 4.0}
-
-
-@pytest.mark.parametrize("error", [0, 100])
-def test_errors_of_0_and_100_percent_count(error: int, make_record) -> None:
-    record = make_record(EXPERIMENT, error=error, test_error_labeled_statistics=error)
-    assert Records([record]).measurement(EXPERIMENT.key).errors == {0: error}
-
-
-@pytest.mark.parametrize(
     "record",
     [
         {"benchmark": "ensemble", "members": 1, "ms": 0.5},
         {"benchmark": "epochs", "recipe": {"epochs": 5}, "seconds": 1.0},
-        {"recipe": "a name", "seed": 0, "test_error": 1.0},
         {"what": "a kernel", "seconds": 1.0},
     ],
 )
@@ -165,15 +92,6 @@ def test_records_of_another_measurement_do_not_count(change: dict[str, Any], mak
     assert list(records.members(other.key)) == [0]
 
 
-def test_a_record_counts_only_with_the_figure_of_its_experiment(make_record) -> None:
-    held_out = replace(EXPERIMENT, validation=10_000)
-    for experiment, wrong in ((EXPERIMENT, "validation_error"), (held_out, "test_error")):
-        record = make_record(experiment)
-        record[wrong] = record.pop(experiment.figure)
-        with pytest.warns(DamagedRecordWarning, match=experiment.figure):
-            assert Records([record]).members(experiment.key) == {}
-
-
 def test_records_of_other_methods_are_found_by_their_settings_in_any_order() -> None:
     record = {"data": "mnist", "labels": 100, "method": {"name": "svm", "settings": {"C": 10, "gamma": 1}}}
     reordered = {**record, "method": {"settings": {"gamma": 1, "C": 10}, "name": "svm"}}
@@ -200,34 +118,23 @@ def test_seconds_are_those_of_uninterrupted_members_on_the_most_frequent_hardwar
         make_record(EXPERIMENT, 3, hardware="a CPU", seconds=9e9, members=9),
     ]
     found = Records(records).measurement(EXPERIMENT.key)
-    assert (found.hardware, found.elsewhere, found.sizes) == ("a GPU", {"a CPU": 1}, {2, 4})
+    assert (found.hardware, found.members_on, found.sizes) == ("a GPU", {"a GPU": 3, "a CPU": 1}, {2, 4})
     assert (found.seconds, found.seconds_per_epoch) == (15.0, pytest.approx(0.175))
     assert found.summary.runs == 4
 
 
-@pytest.mark.parametrize(
-    ("field", "seconds", "per_epoch"),
-    [
-        ("experiment", 10.0, 0.05),
-        ("validation", 10.0, 0.05),
-        ("members", 40.0, 0.2),
-        ("seconds_per_epoch", 10.0, None),
-        ("test_error_labeled_statistics", 10.0, 0.05),
-    ],
-)
-def test_records_without_a_field_of_later_versions_count(
-    field: str, seconds: float, per_epoch: float | None, make_record
-) -> None:
-    found = Records([without(make_record(EXPERIMENT), field)]).measurement(EXPERIMENT.key)
-    assert (found.seconds, found.seconds_per_epoch) == (seconds, per_epoch)
+@pytest.mark.parametrize("field", ["experiment", "validation", "seconds_per_epoch", "test_error_labeled_statistics"])
+def test_records_without_a_field_of_later_versions_count(field: str, make_record) -> None:
+    record = {name: value for name, value in make_record(EXPERIMENT).items() if name != field}
+    found = Records([record]).measurement(EXPERIMENT.key)
+    assert (found.errors, found.seconds) == ({0: 5.5}, 10.0)
+    assert found.seconds_per_epoch == (None if field == "seconds_per_epoch" else 0.05)
+    assert (found.labeled is None) == (field == "test_error_labeled_statistics")
 
 
-def test_errors_with_statistics_of_the_labeled_rows_are_those_of_all_members_or_of_none(make_record) -> None:
+def test_errors_with_statistics_of_the_labeled_rows_are_summarized(make_record) -> None:
     both = [make_record(EXPERIMENT, 0, 5.0), make_record(EXPERIMENT, 1, 6.0)]
     assert Records(both).measurement(EXPERIMENT.key).labeled.mean == pytest.approx(5.6)
-    both[1].pop("test_error_labeled_statistics")
-    found = Records(both).measurement(EXPERIMENT.key)
-    assert (found.summary.runs, found.labeled) == (2, None)
 
 
 def test_all_records_of_the_repository_are_read_without_a_warning() -> None:
@@ -260,17 +167,16 @@ def test_hardware_names_the_threads_and_whether_other_programs_share_it(monkeypa
         ("cpu family\t: 26\nmodel\t\t: 2\nmodel name\t: AMD EPYC", "AMD EPYC (family 26, model 2)"),
         ("cpu family\t: 6\nmodel\t\t: 85\nmodel name\t: Xeon @ 2.80GHz", "Xeon @ 2.80GHz (family 6, model 85)"),
         ("cpu family\t: 25\nmodel\t\t: 1\nmodel name\t: AMD EPYC 7B13", "AMD EPYC 7B13"),
-        ("model name\t: Cortex: A", "Cortex: A"),
         ("processor\t: 0", platform.machine()),
     ],
-    ids=["cut", "clock rate", "with number", "without family", "without name"],
+    ids=["cut", "clock rate", "with number", "without name"],
 )
 def test_a_processor_whose_name_lacks_its_number_is_named_with_its_family(
     info: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("TIKAS_SHARED", raising=False)
     monkeypatch.setattr(module, "CPU_INFO", tmp_path / "cpuinfo")
-    (tmp_path / "cpuinfo").write_text(f"{info}\n\nmodel name\t: of another core")
+    (tmp_path / "cpuinfo").write_text(f"{info}\n\n{info}\n")  # of two cores
     assert hardware("cpu") == f"{expected}, {torch.get_num_threads()} threads"
 
 

@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import typer
 from scipy import stats
+from typer.testing import CliRunner
 
-from tikas.paper.experiments import CURVE, EXPERIMENTS, TABLES, Experiment, Summary
+from tikas.paper.experiments import CURVE, EXPERIMENTS, TABLES, Summary
 from tikas.paper.records import Records, append_record
 from tikas.paper.render import (
     SUMMARIES,
@@ -159,8 +161,8 @@ def test_denoising_functions_are_ordered_once_all_are_measured(make_record) -> N
     assert cells(all_tables(Records(records[:-1]))["table4-order"], "1000")[1] == "missing"
 
 
-def test_a_bar_in_a_cell_does_not_end_it() -> None:
-    assert markdown_table(["a", "b"], [["x|y", "1"]]).splitlines() == ["| a | b |", "| --- | ---: |", "| x\\|y | 1 |"]
+def test_columns_after_the_text_are_aligned_to_the_right() -> None:
+    assert markdown_table(["a", "b"], [["x", "1"]]).splitlines() == ["| a | b |", "| --- | ---: |", "| x | 1 |"]
 
 
 # Verdicts
@@ -178,7 +180,6 @@ def test_a_single_run_is_compared_with_the_deviation_of_the_other_side() -> None
     errors = [0.40, 0.44, 0.38, 0.42, 0.41]
     expected = stats.ttest_ind(errors, [0.36], equal_var=True).pvalue
     assert p_value(Summary.of(errors), Summary(0.36, None, 1)) == pytest.approx(expected, rel=1e-9)
-    assert p_value(Summary.of(errors), Summary(0.36, 0.37, 1)) == pytest.approx(expected, rel=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -215,7 +216,6 @@ def test_equal_errors_of_all_seeds_count_as_equal_up_to_rounding(runs: int) -> N
 
 def test_a_single_run_has_no_interval() -> None:
     assert interval(Summary.of([1.0])) is None
-    assert interval(Summary(1.06, 0.37, 1)) is None
 
 
 # Pages and figures
@@ -232,7 +232,9 @@ def test_rendering_writes_a_page_with_all_tables_if_there_is_none_and_fills_othe
     append_record(tmp_path / "results" / "paper.jsonl", make_record(BY_NAME["table1/full/1000"], 0, 3.25))
     page = tmp_path / "README.md"
     page.write_text("Mine.\n<!-- table: mnist -->\n<!-- /table -->\n")
-    main(["--results", str(tmp_path / "results"), "--page", str(page)])
+    app = typer.Typer()
+    app.command()(main)
+    assert CliRunner().invoke(app, ["--results", str(tmp_path / "results"), "--page", str(page)]).exit_code == 0
     assert "| Ladder, full | mnist | 1000 | 3.25 |" in page.read_text()
     made = (tmp_path / "results" / "README.md").read_text()
     assert MARKER.findall(made) == list(all_tables(Records()))
@@ -266,19 +268,17 @@ def test_the_curve_has_seconds_with_and_without_warm_up_by_hardware(make_record)
         [
             *schedule(5, 3.0, seconds_per_epoch=0.4),
             *schedule(10, 2.0, seconds=8.0, seconds_per_epoch=0.4, members=2),
-            *schedule(20, 1.5, seconds=8.0, hardware="an older GPU"),
+            *schedule(20, 1.5, seconds=8.0, seconds_per_epoch=0.2, hardware="an older GPU"),
             *schedule(50, 1.2, continued_after_epochs=[7]),
         ]
     )
-    for record in records.members(Experiment("", 100, CURVE[2].recipe).key).values():
-        del record["seconds_per_epoch"]
     margin = 0.01 / 12**0.5 * stats.t.ppf(0.975, 2) / 3**0.5  # equal errors deviate by their rounding
     assert _timings(records) == {
         "a GPU, ensembles of 2, 4": [
             Timing("5 epochs", 3.0, pytest.approx(margin), 10.0, 0.5),
             Timing("10 epochs", 2.0, pytest.approx(margin), 4.0, 2.0),
         ],
-        "an older GPU, ensembles of 4": [Timing("20 epochs", 1.5, pytest.approx(margin), 2.0, None)],
+        "an older GPU, ensembles of 4": [Timing("20 epochs", 1.5, pytest.approx(margin), 2.0, 1.0)],
     }
     table = all_tables(records)["curve"]
     assert cells(table, "5") == ["3.000 ± 0.000", "2.993 to 3.007", "3 of 10", "10.0", "0.5", "4", "a GPU"]

@@ -94,11 +94,11 @@ def test_every_member_leaves_one_record(output: Path, capsys: pytest.CaptureFixt
     assert first["seconds"] > 2 * first["seconds_per_epoch"] > 0
     assert first["hardware"].endswith("threads")
     assert first["versions"]["torch"] == torch.__version__
-    assert "attached" not in first
+    assert first["attached"] is None
     assert "continued_after_epochs" not in first
     assert records.measurement(EXPERIMENT.key) == Records.read(output).measurement(EXPERIMENT.key)
     errors = records.measurement(EXPERIMENT.key).summary
-    assert capsys.readouterr().out == f"table0/quick/50: test error {errors.text()} %, 3 seeds\n"
+    assert capsys.readouterr().out == f"table0/quick/50: test error {errors.text()} % (seeds: 3)\n"
 
 
 def test_members_with_a_record_are_not_measured_again(output: Path) -> None:
@@ -211,10 +211,8 @@ def test_the_progress_bar_is_titled_with_the_experiments_and_members(
     experiments = [with_labels(labels) for labels in (50, 100, 200)]
     reproduce(experiments, Records(), output, device="cpu", max_members=5)
     lines = capsys.readouterr().err.splitlines()
-    assert [line.split(":")[0] for line in lines] == [
-        "table0/quick/50 and 2 more, 5 members",
-        "table0/quick/200, 1 member",
-    ]
+    titles = ["table0/quick/50 and 2 more (members: 5): ", "table0/quick/200 (members: 1): "]
+    assert [line.startswith(title) for line, title in zip(lines, titles, strict=True)] == [True, True]
 
 
 # Interruptions
@@ -275,7 +273,24 @@ def test_members_that_were_finished_when_memory_divided_the_ensemble_are_kept(
     interrupt_after(5, monkeypatch)  # in the third group of one member, each of two epochs
     assert measure(output, EXPERIMENT).interrupted
     assert columns(output, "seed", "members", "continued_after_epochs") == [(0, 3, []), (1, 3, [])]
-    assert not any("seconds_per_epoch" in record for record in read_records(output))
+
+
+def test_seconds_of_an_epoch_are_those_of_all_groups_into_which_memory_divided_the_ensemble(
+    output: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tikas.training.trainer._free_bytes", lambda _: 1)
+    histories = []
+    fit = Trainer.fit
+
+    def fit_and_keep(*arguments: Any) -> Any:
+        result = fit(*arguments)
+        histories.extend(result.histories)
+        return result
+
+    monkeypatch.setattr(Trainer, "fit", fit_and_keep)
+    measure(output, EXPERIMENT)
+    expected = sum(np.median([line["seconds"] for line in history]) for history in histories)
+    assert columns(output, "seconds_per_epoch") == [(pytest.approx(expected),)] * 3
 
 
 # Failures
@@ -292,47 +307,21 @@ def test_a_member_that_diverges_fails_alone(output: Path) -> None:
     ]
 
 
-def test_experiments_that_all_diverge_are_named_each_with_its_reason_and_the_next_one_is_measured(
-    output: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    deleted = []
-    monkeypatch.setattr(Checkpointer, "delete", lambda _, key: deleted.append(key))
+def test_an_ensemble_that_fails_is_named_with_its_reason_and_the_next_one_is_measured(output: Path) -> None:
     calm = replace(EXPERIMENT, recipe=replace(QUICK, epochs=1), seeds=1)
-    wild = [with_rate(rate, seeds=1) for rate in (1e30, 1e31)]
-    outcome = measure(output, *wild, calm, replace(wild[0], name="table9/same/50"))
-    assert list(outcome.failures) == ["table0/1e+30/50, seed 0", "table0/1e+31/50, seed 0"]
-    for rate, reason in zip(("1e+30", "1e+31"), outcome.failures.values(), strict=True):
-        assert f"below {rate}" in reason
-    assert (outcome.measured, outcome.finished_before, len(set(deleted))) == (1, 0, 3)
+    wild = with_rate(1e30, seeds=1)
+    outcome = measure(output, wild, replace(wild, name="table9/same/50"), calm)
+    assert list(outcome.failures) == ["table0/1e+30/50"]
+    assert "below 1e+30" in outcome.failures["table0/1e+30/50"]
+    assert (outcome.measured, outcome.finished_before) == (1, 0)
 
 
-def test_an_experiment_that_cannot_be_measured_is_not_tried_with_its_other_seeds(
-    output: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = []
-
-    def load(*arguments: object) -> tuple[Dataset, Dataset]:
-        asked.append(arguments)
-        if len(asked) == 1:
-            raise FileNotFoundError("no such rows")
-        return DIGITS
-
-    monkeypatch.setattr(module, "load_dataset", load)
-    outcome = measure(output, EXPERIMENT, with_labels(100), max_members=2)  # the second ensemble has one of each
-    assert outcome.failures == {"table0/quick/50": "no such rows"}
-    assert len(asked) == 2
-    assert columns(output, "experiment", "seed", "members") == [("table0/quick/100", 0, 1), ("table0/quick/100", 1, 1)]
-
-
-def test_measuring_stops_if_a_record_cannot_be_written(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(module, "append_record", fail)
-    outcome = measure(output, EXPERIMENT, with_labels("all"))
-    assert list(outcome.failures) == [str(output)]
-    assert "No space left on device" in outcome.failures[str(output)]
-    assert outcome.measured == 0
+def test_data_that_are_missing_stop_their_experiments_alone(output: Path) -> None:
+    absent = replace(EXPERIMENT, name="table0/absent/50", data="mnist")
+    outcome = measure(output, absent, replace(EXPERIMENT, seeds=1), data_dir=output.parent)
+    assert list(outcome.failures) == ["table0/absent/50"]
+    assert "mnist" in outcome.failures["table0/absent/50"]
+    assert outcome.measured == 1
 
 
 def test_a_record_has_the_revision_from_before_the_measurement(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:

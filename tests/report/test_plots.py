@@ -6,7 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from tikas.report.plots import Errors, PlotsMissingError, Timing, plot_error_against_seconds, plot_errors
+from tikas.report.plots import Errors, Timing, plot_error_against_seconds, plot_errors
 
 pytest.importorskip("matplotlib")
 from matplotlib.figure import Figure
@@ -18,10 +18,10 @@ ROWS = {
     "Ladder with a cost at the bottom level alone, without noise": {"100": Errors(WIDE, 1.09), "all": Errors([0.9])},
     "Baseline": {"100": Errors((), 25.8, 30.0), "50": Errors(WIDE)},
 }
-COLUMNS = ["50", "100", "1000", "all"]
+COLUMNS = ["50", "100", "all"]
 TIMINGS = {
     "two cores": [Timing("5 epochs", 3.0, 0.2, 10.0, 0.5), Timing("10 epochs", 2.0, 0.1, 2.0, 1.0)],
-    "a GPU": [Timing("20 epochs", 1.5, 0.1, 2.0)],
+    "a GPU": [Timing("20 epochs", 1.5, 0.1, 2.0, 1.5)],
 }
 
 
@@ -45,7 +45,7 @@ def test_same_content_gives_the_same_small_file(draw, tmp_path):
     assert 5_000 < (tmp_path / "one.svg").stat().st_size < 100_000
 
 
-def test_there_is_a_panel_for_each_column_with_errors_and_a_line_for_each_row(drawn):
+def test_there_is_a_panel_for_each_column_and_a_line_for_each_row(drawn):
     plot_errors("", COLUMNS, ROWS)
     panels = drawn[0].axes
     assert [panel.get_title().split()[0] for panel in panels] == ["50", "100", "all"]
@@ -92,16 +92,15 @@ def test_times_without_warm_up_are_joined_and_both_times_are_shown(drawn):
     plot_error_against_seconds("", TIMINGS)
     (axes,) = drawn[0].axes
     joined = [line.get_xydata().tolist() for line in axes.lines if line.get_markerfacecolor() == "white"]
-    assert joined == [[[0.5, 3.0], [1.0, 2.0]], []]
+    assert joined == [[[0.5, 3.0], [1.0, 2.0]], [[1.5, 1.5]]]
     assert [text.get_text() for text in axes.texts] == ["5 epochs", "10 epochs", "20 epochs"]
     assert [text.get_text() for text in drawn[0].legends[0].get_texts()] == ["two cores", "a GPU"]
     segments = [part.get_segments()[0][:, 0].tolist() for part in axes.collections]
     assert [0.5, 10.0] in segments  # from the time without warm-up to that with it
-    assert [2.0, 2.0] in segments
 
 
 def test_without_matplotlib_the_error_names_the_extra(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(PlotsMissingError, match=r"matplotlib.*tikas\[plots\]"):
+    with pytest.raises(ImportError, match=r"matplotlib.*tikas\[plots\]"):
         plot_errors(tmp_path / "errors.svg", COLUMNS, ROWS)
     assert not list(tmp_path.iterdir())

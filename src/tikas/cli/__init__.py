@@ -57,25 +57,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
         warnings.showwarning = show_warning
         try:
             typer.main.get_command(app)(words, prog_name="tikas")
-        except (ValueError, FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
+        except (ArithmeticError, ImportError, OSError, RuntimeError, ValueError) as error:
             print_error(error)
-            sys.exit(USAGE)
-        except (ArithmeticError, ImportError, OSError, RuntimeError) as error:
-            print_error(error)
-            sys.exit(FAILURE)
+            usage = isinstance(error, ValueError | FileNotFoundError | IsADirectoryError | NotADirectoryError)
+            sys.exit(USAGE if usage else FAILURE)
 
 
 def _repeat_list_options(words: Sequence[str]) -> list[str]:
     """Turn ``--network 256 128`` into ``--network 256 --network 128``, the form that typer reads."""
     repeated: list[str] = []
-    option, values = "", 0
-    for word in [*words, "--"]:
-        if not re.match(r"-\D", word):  # a value; numbers may be negative
-            repeated += [option, word] if option and values else [word]
-            values += 1
-            continue
-        if option and not values:
-            repeated.append("")  # `--network` alone: no hidden rungs
-        option, values = (word if word in LIST_OPTIONS else ""), 0
+    option = ""
+    for word in words:
+        if re.match(r"-\D", word):  # numbers may be negative
+            option = word if word in LIST_OPTIONS else ""
+        elif option and repeated[-1] != option:
+            repeated.append(option)
         repeated.append(word)
-    return repeated[:-1]
+    return repeated

@@ -25,17 +25,22 @@ def print_error(message: object) -> None:
     print("tikas:", " ".join(str(message).split()), file=sys.stderr)
 
 
-def check_output(output: Path, inputs: Iterable[Path] = (), option: str = "--output") -> None:
+def check_output(output: Path, inputs: Iterable[Path] = ()) -> None:
     """Check before the work that `output` can be written and replaces none of `inputs`; make its folder."""
     if output.is_dir():
-        raise IsADirectoryError(f"{option} {output} is a folder. Give the path of a file in it.")
-    if output.exists() and not output.is_file():
-        raise RuntimeError(f"{option} {output} is not a regular file. Give another path.")
-    if any(path.exists() and output.exists() and path.samefile(output) for path in inputs):
-        raise ValueError(f"{option} {output} is also an input file and would be overwritten. Give another path.")
+        raise IsADirectoryError(f"--output {output} is a folder. Give the path of a file in it.")
+    if output.exists() and any(path.exists() and path.samefile(output) for path in inputs):
+        raise ValueError(f"--output {output} is an input file and would be overwritten. Give another path.")
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
         with TemporaryFile(dir=output.parent):
             pass
     except OSError as error:
-        raise RuntimeError(f"{option} {output}: cannot write to its folder ({error.strerror}).") from error
+        raise RuntimeError(f"--output {output}: cannot write to its folder ({error.strerror}).") from error
+
+
+def check_table_options(data: object, **options: object) -> None:
+    """Raise if an option that applies to the columns of a table was given for other data."""
+    for name, value in options.items():
+        if value:
+            raise typer.BadParameter(f"It applies to a table, and {data} is none.", param_hint=f"--{name}")

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import sys
-import warnings
-from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tikas.cli.options import Device, check_output, print_error
+from tikas.cli.options import Device, check_output, check_table_options, print_error
 
 if TYPE_CHECKING:
+    import pandas as pd
     from numpy.typing import NDArray
 
     from tikas.estimators import LadderClassifier, LadderRegressor
-
-MAX_NAMED_CLASSES = 8
 
 
 def predict(
@@ -65,31 +62,23 @@ def predict(
     from tikas.io import load
     from tikas.training.environment import pick_device
 
-    if device is not None:
-        pick_device(device)
+    pick_device(device)  # before the work
     model = load(model_path).set_params(device=device)
     if probabilities and model.task == "regression":
         raise ValueError(f"--probabilities: {model_path} predicts values, not classes.")
 
-    labels: NDArray[Any] | None
-    files: list[str] | None = None
+    table: dict[str, Any] = {}
     if file.is_dir():
-        for option, value in (("--target", target), ("--ignore", ignore)):
-            if value:
-                raise typer.BadParameter(f"It applies to a table, and {file} is a folder.", param_hint=option)
-        rows, labels, files = _read_folder(file, model)
+        check_table_options(file, target=target, ignore=ignore)
+        rows, labels, table["file"] = _read_folder(file, model)
     else:
-        rows, labels = _read_table(file, model, model_path, target, ignore or [])
-
-    table = {} if files is None else {"file": files}
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "X does not have valid feature names")  # they were read in the model's order
-        if probabilities:
-            scores = model.predict_proba(rows)
-            predicted = model.classes_[scores.argmax(1)]
-            table |= {f"probability:{name}": column for name, column in zip(model.classes_, scores.T, strict=True)}
-        else:
-            predicted = table["prediction"] = model.predict(rows)
+        rows, labels = _read_table(file, model, target, ignore or [])
+    if probabilities:
+        scores = model.predict_proba(rows)
+        predicted = model.classes_[scores.argmax(1)]
+        table |= {f"probability:{name}": column for name, column in zip(model.classes_, scores.T, strict=True)}
+    else:
+        predicted = table["prediction"] = model.predict(rows)
     text = pd.DataFrame(table).to_csv(index=False, lineterminator="\n", float_format="%.6f" if probabilities else None)
     if output is None:
         print(text, end="")
@@ -101,7 +90,7 @@ def predict(
 
 def _read_folder(
     folder: Path, model: LadderClassifier | LadderRegressor
-) -> tuple[NDArray[Any], NDArray[Any], list[str]]:
+) -> tuple[NDArray[Any], NDArray[Any] | None, list[str]]:
     """Return the images, their labels (None unless the folder has the name of a class), and their files."""
     import numpy as np
 
@@ -114,20 +103,18 @@ def _read_folder(
 
 
 def _read_table(
-    file: Path, model: LadderClassifier | LadderRegressor, model_path: Path, target: str | None, ignore: list[str]
-) -> tuple[NDArray[Any], NDArray[Any] | None]:
+    file: Path, model: LadderClassifier | LadderRegressor, target: str | None, ignore: list[str]
+) -> tuple[NDArray[Any] | pd.DataFrame, NDArray[Any] | None]:
     """Return the rows, and their labels or values if there are any."""
+    import pandas as pd
+
     from tikas.data.tables import read_table_rows
 
     columns = [str(name) for name in getattr(model, "feature_names_in_", ())]
-    for name in ignore:
-        if name in columns:
-            raise ValueError(f"--ignore {name}: {model_path} was trained with that column.")
-    classes = getattr(model, "classes_", ())
-    rows, labels = read_table_rows(file, columns, target, ignore, model.task, classes)
-    if rows.ndim > 2 and len(model.input_shape_) == 1:
-        rows = rows.reshape(len(rows), -1)
-    return rows, labels
+    rows, labels = read_table_rows(file, columns, target, ignore, model.task, getattr(model, "classes_", ()))
+    if columns:
+        return pd.DataFrame(rows, columns=columns), labels
+    return rows.reshape(len(rows), -1) if len(model.input_shape_) == 1 else rows, labels
 
 
 def _print_error_of(model: LadderClassifier | LadderRegressor, predicted: NDArray[Any], labels: NDArray[Any]) -> None:
@@ -137,28 +124,22 @@ def _print_error_of(model: LadderClassifier | LadderRegressor, predicted: NDArra
 
     from tikas.data.labels import is_unlabeled
 
-    if model.task == "regression":
-        known = ~np.isnan(labels)
-        if known.sum() > 1:  # R² of a single value is not defined
-            r2 = r2_score(labels[known], predicted[known])
-            print(f"R² on the {known.sum()} rows with a target: {r2:.3f}", file=sys.stderr)
-        return
-    known = ~is_unlabeled(labels)
+    regression = model.task == "regression"
+    known = ~np.isnan(labels) if regression else ~is_unlabeled(labels)
     if not known.any():
         return
     predicted, labels = predicted[known], labels[known]
-    error = 100 * (1 - _equal(predicted, labels).mean())
-    print(f"error on the {len(labels)} labeled rows: {error:.2f} %", file=sys.stderr)
-    classes = model.classes_
-    unknown = [label for label in dict.fromkeys(labels.tolist()) if not _equal(classes, np.array([label])).any()]
+    if regression:
+        print(f"R² on the {len(labels)} rows with a target: {r2_score(labels, predicted):.3f}", file=sys.stderr)
+        return
+    wrong = [not _is_same(*pair) for pair in zip(predicted.tolist(), labels.tolist(), strict=True)]
+    print(f"error on the {len(labels)} labeled rows: {100 * np.mean(wrong):.2f} %", file=sys.stderr)
+    classes = model.classes_.tolist()
+    unknown = [label for label in dict.fromkeys(labels.tolist()) if not any(_is_same(name, label) for name in classes)]
     if unknown:
-        names = ", ".join(map(str, classes[:MAX_NAMED_CLASSES])) + (", …" if len(classes) > MAX_NAMED_CLASSES else "")
-        print_error(f"warning: the model has no class {str(unknown[0])!r}, only {names}; such rows count as errors.")
+        print_error(f"warning: the model has no class {unknown[0]!r}; such rows count as errors.")
 
 
-def _equal(classes: NDArray[Any], labels: NDArray[Any]) -> NDArray[Any]:
-    """Compare element by element: as numbers if both are numbers, else as text."""
-    numbers = classes.dtype.kind in "iuf" and all(isinstance(label, Real) for label in labels.tolist())
-    kind = float if numbers else str
-    equal: NDArray[Any] = classes.astype(kind) == labels.astype(kind)
-    return equal
+def _is_same(one: object, other: object) -> bool:
+    """Whether two labels are equal as values or as text: a model may have the classes "0" and "1", a file numbers."""
+    return one == other or str(one) == str(other)

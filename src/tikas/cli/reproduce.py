@@ -20,8 +20,7 @@ def reproduce(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="NAMES",
-            help="Tables, rows or cells: table1, table1/full, table1/full/100, text, appendix, curve; or all.",
+            metavar="NAMES", help="table1, table1/full, table1/full/100, text, appendix, curve, ...; or all."
         ),
     ] = None,
     list_only: Annotated[
@@ -62,19 +61,20 @@ def reproduce(
     tikas reproduce --render
     """
     if not (names or list_only or render):
-        raise typer.BadParameter(
-            "Say what to measure, for example table1/full/100 or all; --list shows all names.", param_hint="NAMES"
-        )
+        raise typer.BadParameter("Name an experiment, or all; --list shows all names.", param_hint="NAMES")
+    from tikas.paper.experiments import EXPERIMENTS, select
     from tikas.paper.records import Records
 
+    experiments = list(EXPERIMENTS) if "all" in (names or ["all"]) else select(EXPERIMENTS, names or [])
+    if epochs is not None:
+        experiments = [replace(each, recipe=replace(each.recipe, epochs=epochs)) for each in experiments]
     output = output or results / ("paper.jsonl" if epochs is None else "smoke.jsonl")
-    experiments = _select(names or [], everything=list_only and not names, epochs=epochs)
     records = Records.read(results, output)
     exit_code = 0
     if list_only:
         for experiment in experiments:
             print(_line(experiment, records, seeds))
-    elif experiments:
+    elif names:
         from tikas.paper.reproduce import reproduce as measure
         from tikas.training.environment import pick_device
 
@@ -84,20 +84,11 @@ def reproduce(
         outcome = measure(experiments, records, output, **limits, data_dir=data_dir, device=device, quiet=quiet)
         exit_code = _report(outcome, output)
     if render:
-        _render(records, results)
+        from tikas.paper.render import render as render_tables
+
+        for path in render_tables(records, results):
+            print(path)
     raise typer.Exit(exit_code)
-
-
-def _select(names: list[str], *, everything: bool, epochs: int | None) -> list[Experiment]:
-    """Return the experiments of these names, with another number of epochs if one is given."""
-    from tikas.paper.experiments import EXPERIMENTS, select
-
-    everything = everything or "all" in names
-    chosen = select(EXPERIMENTS, [name for name in names if name != "all"])
-    experiments = list(EXPERIMENTS) if everything else chosen
-    if epochs is None:
-        return experiments
-    return [replace(each, recipe=replace(each.recipe, epochs=epochs)) for each in experiments]
 
 
 def _line(experiment: Experiment, records: Records, seeds: int | None) -> str:
@@ -112,10 +103,8 @@ def _line(experiment: Experiment, records: Records, seeds: int | None) -> str:
 
 def _report(outcome: Outcome, output: Path) -> int:
     """Print what was measured and what failed, and return the exit code."""
-    counts = [f"{outcome.measured} members measured", f"{outcome.finished_before} measured before"]
-    if outcome.failures:
-        counts.append(f"{len(outcome.failures)} failures")
-    print(f"{', '.join(counts)}; records in {output}")
+    counts = f"{outcome.measured} members measured, {outcome.finished_before} measured before"
+    print(f"{counts}, {len(outcome.failures)} failures; records in {output}")
     names_by_reason: dict[str, list[str]] = {}  # one cause, such as missing data, may stop many experiments
     for name, reason in outcome.failures.items():
         names_by_reason.setdefault(reason, []).append(name)
@@ -125,16 +114,3 @@ def _report(outcome: Outcome, output: Path) -> int:
         print_error("interrupted; the same command continues from the last snapshot, at most about a minute ago.")
         return INTERRUPTED
     return FAILURE if outcome.failures else 0
-
-
-def _render(records: Records, results: Path) -> None:
-    from tikas.paper.render import render
-    from tikas.report.plots import PlotsMissingError
-
-    if not results.is_dir():
-        raise NotADirectoryError(f"--results {results} is not a folder. Give the folder with the records.")
-    try:
-        for path in render(records, results):
-            print(path)
-    except PlotsMissingError as error:
-        print_error(error)

@@ -13,9 +13,19 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from tikas.cli.options import FAILURE, INTERRUPTED, DataDir, Device, Quiet, check_output, print_error
+from tikas.cli.options import (
+    FAILURE,
+    INTERRUPTED,
+    DataDir,
+    Device,
+    Quiet,
+    check_output,
+    check_table_options,
+    print_error,
+)
 from tikas.model.specs import ActivationName, DenoiserName, Task
 from tikas.model.zoo import MODULES
+from tikas.paper.experiments import FULL, LARGE_GAMMA
 from tikas.training.recipe import Calibration, Precision, Preprocess, Recipe
 
 if TYPE_CHECKING:
@@ -27,26 +37,18 @@ if TYPE_CHECKING:
     from tikas.estimators import LadderClassifier, LadderRegressor
 
 LADDER, BASELINE = "ladder", "same network, no denoising costs"
-MAX_VALIDATION_ROWS = 50
-"""Most rows that the hint about ``--validation`` proposes to hold out."""
 
-PAPER = {
-    name: getattr(Recipe(), name)
-    for name in ("network", "noise", "epochs", "annealed", "learning_rate", "labeled_batch_size")
-}
+
+def _settings_of(recipe: Recipe) -> dict[str, Any]:
+    """Return the settings of a recipe; costs are left to the estimator, which derives them from the network."""
+    return {name: value for name, value in vars(recipe).items() if name not in ("task", "costs")}
+
+
 PRESETS: dict[str, dict[str, Any]] = {
     "digits": {"labels": "50", "epochs": 100},
-    "mnist": {"labels": "100", **PAPER},
-    "fashion-mnist": {"labels": "100", **PAPER},
-    "cifar10": {
-        **PAPER,
-        "labels": "4000",
-        "preprocess": "whiten",
-        "network": ("conv_large",),
-        "activation": "leaky_relu",
-        "epochs": 70,
-        "annealed": 0.14,
-    },
+    "mnist": {"labels": "100", **_settings_of(FULL)},
+    "fashion-mnist": {"labels": "100", **_settings_of(FULL)},
+    "cifar10": {"labels": "4000", **_settings_of(LARGE_GAMMA)},
     "table": {"labels": "all", "preprocess": "standardize"},
     "folder": {"labels": "all"},
 }
@@ -72,61 +74,36 @@ def train(
         list[str] | None, typer.Option(metavar="COLUMN...", help="Columns of a table to leave out, such as row ids.")
     ] = None,
     labels: Annotated[
-        str | None,
-        typer.Option(
-            metavar="N|all",
-            help="Number of labels to use, balanced over the classes. "
-            "Default: 50 for digits, 100 for mnist, 4000 for cifar10, all for your own data.",
-        ),
+        str | None, typer.Option(metavar="N|all", help="Number of labels to use, balanced over the classes.")
     ] = None,
     validation: Annotated[
         int, typer.Option(metavar="N", min=0, help="Number of labeled rows to hold out and measure the error on.")
     ] = 0,
     task: Annotated[Task, typer.Option(help="Learn classes, or a column of numbers.")] = "classification",
-    preprocess: Annotated[
-        Preprocess | None,
-        typer.Option(
-            help="Standardize columns, or whiten images. Default: standardize for a table, whiten for cifar10, "
-            "else none."
-        ),
-    ] = None,
+    preprocess: Annotated[Preprocess | None, typer.Option(help="Standardize columns, or whiten images.")] = None,
     network: Annotated[
         list[str] | None,
         typer.Option(
             metavar="RUNG...",
             help="Hidden rungs from the bottom up: a number of units, 'conv 32 5 full', 'max 2', 'mean 3 stride=2', "
-            "'dense 100 tanh', 'global'; or mlp, conv_fc, conv_small, conv_large, conv_pool_cnn_c. "
-            "Default: 256 128; for mnist 1000 500 250 250 250; for cifar10 conv_large.",
+            "'dense 100 tanh', 'global'; or mlp, conv_fc, conv_small, conv_large, conv_pool_cnn_c; or '' for none.",
         ),
     ] = None,
     activation: Annotated[ActivationName | None, typer.Option(help="Activation of the hidden rungs.")] = None,
     noise: Annotated[
         list[float] | None,
-        typer.Option(
-            metavar="X...",
-            help="Noise deviation of the input and each rung; the last holds for all above. "
-            "Default: 0.2; for mnist and cifar10 0.3.",
-        ),
+        typer.Option(metavar="X...", help="Noise of the input and each rung; the last holds for all above."),
     ] = None,
     costs: Annotated[
         list[float] | None,
         typer.Option(
             metavar="X...",
             help="Weights of the denoising costs from the input up; the last holds for all above. One number: the top "
-            "alone (the Γ-model); 0: a supervised network. Default: derived from the network and the scale of the "
-            "rows.",
+            "alone (the Γ-model); 0: a supervised network.",
         ),
     ] = None,
     denoiser: Annotated[DenoiserName | None, typer.Option(help="Denoising function.")] = None,
-    epochs: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            min=1,
-            help="Passes over the rows. Default: 100 for digits, 150 for mnist, 70 for cifar10; "
-            "for your own data derived from their scale and number.",
-        ),
-    ] = None,
+    epochs: Annotated[int | None, typer.Option(metavar="N", min=1, help="Passes over the rows.")] = None,
     annealed: Annotated[
         float | None,
         typer.Option(metavar="X", min=0, max=1, help="Share of the updates, at the end, with a falling learning rate."),
@@ -163,6 +140,16 @@ def train(
     ladder for `tikas predict`.
 
     \b
+    Defaults           labels  network                    noise  epochs
+    digits             50      256 128                    0.2    100
+    mnist              100     1000 500 250 250 250       0.3    150
+    fashion-mnist      100     1000 500 250 250 250       0.3    150
+    cifar10, whitened  4000    conv_large                 0.3    70
+    your own data      all     256 128                    0.2    derived from the rows
+
+    Columns of a table are standardized. Costs are derived from the network and the scale of the rows.
+
+    \b
     tikas train
     tikas train --data mnist --labels 100 --epochs 10
     tikas train --data my.csv --target kind
@@ -187,11 +174,11 @@ def train(
     }
     train_rows, test_rows = _read(data, data_dir, target, ignore or [], task)
     settings = _settings(data, {name: value for name, value in given.items() if value is not None})
-    n_labels = _parse_labels(settings.pop("labels"))
+    labels = str(settings.pop("labels"))
     output = output or _free_path(Path("models", f"{Path(data).resolve().stem}.safetensors"))
     check_output(output, inputs=[Path(data)])
 
-    splits = _splits(train_rows, n_labels, validation, range(seed, seed + members))
+    splits = _splits(train_rows, _parse_labels(labels), validation, range(seed, seed + members))
     columns = _columns(train_rows, test_rows, splits)
     settings |= {"n_members": members, "random_state": seed, "device": device, "verbose": not quiet}
     ladder = _estimator(train_rows, settings)
@@ -202,39 +189,32 @@ def train(
     # An interruption is reported below, in the words of the command line.
     warnings.filterwarnings("ignore", message="Training was interrupted")
     X, y = _features(train_rows), _labels(train_rows)
-    saved: Path | None = None
     exit_code = 0
     lines: list[list[str]] = []
-    for name, estimator in estimators.items():
-        started = time.perf_counter()
-        try:
+    try:
+        for name, estimator in estimators.items():
+            started = time.perf_counter()
             estimator.fit(X, y, splits=splits)
             seconds = time.perf_counter() - started
-            if estimator.interrupted_:
-                exit_code = INTERRUPTED
-            if saved is None:
-                saved = ladder.save(output.with_stem(f"{output.stem}-interrupted") if exit_code else output)
+            if estimator is ladder:
+                path = output.with_stem(f"{output.stem}-interrupted") if ladder.interrupted_ else output
+                print(f"model saved to {ladder.save(path)}")
             errors = [_spread(_errors(estimator, column, seed), task) for column in columns]
             lines.append([name, *errors, f"{seconds:.1f}"])
-        except KeyboardInterrupt:
-            exit_code = INTERRUPTED
-        except ArithmeticError as error:
-            if saved is None:
-                raise
-            print_error(f"{name}: {error}")
-            exit_code = FAILURE
-        if exit_code:
-            break
+            if estimator.interrupted_:
+                raise KeyboardInterrupt
+    except KeyboardInterrupt:
+        exit_code = INTERRUPTED
+        print_error(f"{name}: interrupted")
+    except ArithmeticError as error:
+        exit_code = FAILURE
+        print_error(f"{name}: {error}")
 
     if lines:
-        labels_text = "all" if n_labels is None else n_labels
-        _print_table(f"{data}, {labels_text} labels, {_describe(ladder)}", columns, lines)
+        hidden = "-".join(map(str, ladder.recipe_.network)) or "no hidden rungs"
+        _print_table(f"{data}, {labels} labels, {hidden}, {ladder.n_iter_} epochs", columns, lines)
     if not columns:
-        print(f"No error is reported: there are no test rows. {_validation_hint(train_rows)}")
-    if saved is not None:
-        print(f"model saved to {saved}")
-    if exit_code == INTERRUPTED:
-        print_error(f"{name}: interrupted")
+        print("No error is reported: there are no test rows. Hold out labeled rows with --validation N.")
     raise typer.Exit(exit_code)
 
 
@@ -250,9 +230,7 @@ def _read(
     if kind == "table":
         rows = read_table(data, target, ignore, task=task)
         return rows, _select(rows, slice(0))
-    for option, value in (("--target", target), ("--ignore", ignore), ("--task", task == "regression")):
-        if value:
-            raise typer.BadParameter(f"It applies to a table, and {data} is a {kind}.", param_hint=option)
+    check_table_options(data, target=target, ignore=ignore, task=task == "regression")
     return read_folder(data) if kind == "folder" else load_dataset(data, data_dir)
 
 
@@ -275,8 +253,8 @@ def _parse_labels(text: str) -> int | None:
     """Return the number of labels, None for all of them."""
     if text == "all":
         return None
-    if not text.isdecimal() or int(text) < 1:
-        raise typer.BadParameter(f"{text!r} is not a whole number of at least 1, or 'all'.", param_hint="--labels")
+    if not text.isdecimal():
+        raise typer.BadParameter(f"{text!r} is not a whole number or 'all'.", param_hint="--labels")
     return int(text)
 
 
@@ -378,19 +356,3 @@ def _print_table(title: str, columns: list[Measured], lines: list[list[str]]) ->
     for line in lines:
         table.add_row(*line)
     Console().print(table)
-
-
-def _describe(estimator: LadderClassifier | LadderRegressor) -> str:
-    """Return the hidden rungs and the epochs of a fitted estimator."""
-    recipe, trained = estimator.recipe_, estimator.n_iter_
-    network = "-".join(map(str, recipe.network)) or "no hidden rungs"
-    return f"{network}, {recipe.epochs if trained == recipe.epochs else f'{trained} of {recipe.epochs}'} epochs"
-
-
-def _validation_hint(rows: Dataset) -> str:
-    """Propose how many labeled rows to hold out: a third at most, and one of each class is left to train on."""
-    labeled = int(rows.labeled.sum())
-    held_out = min(MAX_VALIDATION_ROWS, labeled // 3, labeled - rows.n_outputs)
-    if held_out < 1:
-        return f"{labeled} labeled rows are too few to hold some out."
-    return f"--validation {held_out} holds out {held_out} of the {labeled} labeled rows."

@@ -9,8 +9,8 @@ import re
 import subprocess
 import warnings
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -21,10 +21,6 @@ from tikas.training.recipe import Recipe
 Record = Mapping[str, Any]
 
 CPU_INFO = Path("/proc/cpuinfo")
-
-
-class DamagedRecordWarning(UserWarning):
-    """A line of a file of records was skipped: it cannot be read, or has an impossible value."""
 
 
 # Where a record comes from
@@ -48,14 +44,12 @@ def hardware(device: Any) -> str:
 def _processor() -> str:
     """The name of the processor, with its family where a virtual machine removed the number from the name."""
     try:
-        text = CPU_INFO.read_text().split("\n\n")[0]
-    except OSError:
+        info = dict(re.findall(r"^(.+?)\s*: (.*)$", CPU_INFO.read_text(), re.MULTILINE))
+        name: str = info["model name"]
+        has_number = re.search(r"\d", name.partition("@")[0])  # after the @ is the clock rate
+        return name if has_number else f"{name} (family {info['cpu family']}, model {info['model']})"
+    except (OSError, KeyError):
         return platform.processor() or platform.machine()
-    info = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in text.splitlines())}
-    name = info.get("model name", platform.machine())
-    if re.search(r"\d", name.partition("@")[0]) or "cpu family" not in info:  # after the @ is the clock rate
-        return name
-    return f"{name} (family {info['cpu family']}, model {info['model']})"
 
 
 def versions() -> dict[str, str]:
@@ -91,9 +85,8 @@ def _git(*arguments: str) -> str:
 # Files of records
 
 
-def append_record(path: str | Path, record: Record) -> None:
+def append_record(path: Path, record: Record) -> None:
     """Append a record to a file; it is on the disk when this returns."""
-    path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab+") as file:
         if file.tell() > 0:
@@ -105,30 +98,22 @@ def append_record(path: str | Path, record: Record) -> None:
         os.fsync(file.fileno())
 
 
-def read_records(path: str | Path) -> list[Record]:
+def read_records(path: Path) -> list[Record]:
     """The records of a file, without lines that cannot be read, such as one that a crash cut short.
 
     Warns
     -----
-    DamagedRecordWarning
+    UserWarning
         For each line that is skipped, with file and line.
     """
-    return [record for _, record in _numbered_records(path)]
-
-
-def _numbered_records(path: str | Path) -> list[tuple[int, Record]]:
-    found: list[tuple[int, Record]] = []
-    for number, line in enumerate(Path(path).read_bytes().splitlines(), 1):
+    records = []
+    for number, line in enumerate(path.read_bytes().splitlines(), 1):
         try:
-            record = json.loads(line)
-            if not isinstance(record, dict):
-                raise ValueError("not a JSON object")
+            records.append(json.loads(line))
         except ValueError as error:
             message = f"{path}, line {number} is skipped: it is not a complete record ({error})."
-            warnings.warn(message, DamagedRecordWarning, stacklevel=3)
-        else:
-            found.append((number, record))
-    return found
+            warnings.warn(message, UserWarning, stacklevel=2)
+    return records
 
 
 # What the records say
@@ -149,10 +134,8 @@ class Measurement:
         interruption.
     seconds_per_epoch : float or None
         The same for the median epoch, which has no warm-up.
-    hardware : str
-        Where most members trained.
-    elsewhere : mapping of str to int
-        How many members trained on other hardware.
+    members_on : mapping of str to int
+        How many members trained on which hardware, most members first.
     sizes : collection of int
         Sizes of the ensembles on `hardware`.
     """
@@ -161,9 +144,13 @@ class Measurement:
     labeled: Summary | None
     seconds: float | None
     seconds_per_epoch: float | None
-    hardware: str
-    elsewhere: Mapping[str, int] = field(default_factory=dict)
-    sizes: Collection[int] = ()
+    members_on: Mapping[str, int]
+    sizes: Collection[int]
+
+    @property
+    def hardware(self) -> str:
+        """Where most members trained."""
+        return next(iter(self.members_on))
 
     @property
     def summary(self) -> Summary:
@@ -172,15 +159,13 @@ class Measurement:
 
 
 class Records:
-    """Records by what was measured, then by seed.
-
-    Where a member has several records the first counts. A record with an impossible value is skipped with a
-    `DamagedRecordWarning`; its member counts as missing.
+    """Records by what was measured, then by seed. Where a member has several records the first counts.
 
     Examples
     --------
-    >>> record = {"data": "mnist", "labels": 100, "recipe": {"epochs": 5}, "test_error": 2.0, "seconds": 60.0}
-    >>> records = Records([{**record, "seed": seed, "hardware": "a GPU"} for seed in range(2)])
+    >>> record = {"data": "mnist", "labels": 100, "recipe": {"epochs": 5}, "test_error": 2.0}
+    >>> about = {"members": 2, "seconds": 60.0, "hardware": "a GPU"}
+    >>> records = Records([{**record, **about, "seed": seed} for seed in range(2)])
     >>> records.measurement(("mnist", 100, 0, Recipe(epochs=5), None)).summary
     Summary(mean=2.0, deviation=0.0, runs=2)
     """
@@ -193,29 +178,15 @@ class Records:
     @classmethod
     def read(cls, *paths: Path) -> Records:
         """Read files of records, and all files of records in folders, in the order of their names."""
-        files: dict[Path, Path] = {}
+        files: list[Path] = []
         for path in paths:
-            for file in sorted(path.glob("*.jsonl")) if path.is_dir() else [path]:
-                files.setdefault(file.resolve(), file)
-        records = cls()
-        for file in files.values():
-            for number, record in _numbered_records(file) if file.exists() else []:
-                records.add(record, f"{file}, line {number}")
-        return records
+            files += sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
+        return cls(record for file in dict.fromkeys(files) if file.exists() for record in read_records(file))
 
-    def add(self, record: Record, source: str = "A record") -> None:
+    def add(self, record: Record) -> None:
         """Add a record of a member; records of benchmarks are ignored."""
-        if "benchmark" in record or not isinstance(record.get("recipe", record.get("method")), dict):
-            return
-        try:
-            _check(record)
-            members = self._members.setdefault(record_key(record), {})
-        except (KeyError, OverflowError, TypeError, ValueError) as error:
-            problem = f"{error} is missing" if isinstance(error, KeyError) else str(error).rstrip(".")
-            message = f"{source} is skipped: {problem}. Correct or remove it."
-            warnings.warn(message, DamagedRecordWarning, stacklevel=2)
-        else:
-            members.setdefault(record["seed"], record)
+        if "benchmark" not in record and ("recipe" in record or "method" in record):
+            self._members.setdefault(record_key(record), {}).setdefault(record["seed"], record)
 
     def members(self, key: Hashable) -> dict[int, Record]:
         """The records of an experiment by seed; `key` is `Experiment.key` or `record_key(...)`."""
@@ -226,43 +197,31 @@ class Records:
         records = list(self.members(key).values())
         if not records:
             return None
-        figure = _figure(records[0])
-        (most, _), *others = Counter(record["hardware"] for record in records).most_common()
-        same = [record for record in records if record["hardware"] == most]
-        timed = [record for record in same if "continued_after_epochs" not in record]
+        figure = "validation_error" if records[0].get("validation") else "test_error"
         labeled = [record[each] for record in records if (each := f"{figure}_labeled_statistics") in record]
-        seconds, epochs = (
-            [record[name] / record.get("members", 1) for record in timed if name in record]
-            for name in ("seconds", "seconds_per_epoch")
-        )
+        members_on = dict(Counter(record["hardware"] for record in records).most_common())
+        same = [record for record in records if record["hardware"] == next(iter(members_on))]
+        timed = [record for record in same if "continued_after_epochs" not in record]
         return Measurement(
             errors={record["seed"]: record[figure] for record in records},
-            labeled=Summary.of(labeled) if len(labeled) == len(records) else None,
-            seconds=mean(seconds) if seconds else None,
-            seconds_per_epoch=mean(epochs) if epochs else None,
-            hardware=most,
-            elsewhere=dict(others),
-            sizes={record.get("members", 1) for record in same},
+            labeled=Summary.of(labeled) if labeled else None,
+            seconds=_seconds_per_member(timed, "seconds"),
+            seconds_per_epoch=_seconds_per_member(timed, "seconds_per_epoch"),
+            members_on=members_on,
+            sizes={record["members"] for record in same},
         )
+
+
+def _seconds_per_member(records: Sequence[Record], name: str) -> float | None:
+    """Mean seconds of an ensemble divided by its members, over the records that have this field."""
+    seconds = [record[name] / record["members"] for record in records if name in record]
+    return mean(seconds) if seconds else None
 
 
 def record_key(record: Record) -> Hashable:
     """Return what a record is found by: `Experiment.key`, or the same with another method in place of the recipe."""
-    recipe = Recipe.from_json(json.dumps(record["recipe"])) if "recipe" in record else None
-    measured = recipe or json.dumps(record["method"], sort_keys=True)
+    if "recipe" in record:
+        measured: Hashable = Recipe.from_json(json.dumps(record["recipe"]))
+    else:
+        measured = json.dumps(record["method"], sort_keys=True)
     return record["data"], record["labels"], record.get("validation", 0), measured, record.get("attached")
-
-
-def _figure(record: Record) -> str:
-    return "validation_error" if record.get("validation") else "test_error"
-
-
-def _check(record: Record) -> None:
-    """Raise where a field of a record is missing or has an impossible value."""
-    figure = _figure(record)
-    for name in (figure, "seed", "seconds", "hardware"):
-        record[name]
-    for name in (figure, f"{figure}_labeled_statistics", "seed", "seconds", "seconds_per_epoch", "members"):
-        value, highest = record.get(name, 1), 100 if name.startswith(figure) else float("inf")
-        if not isinstance(value, int | float) or not 0 <= value <= highest:
-            raise ValueError(f"{name}={value!r}: expected a number from 0 to {highest}")

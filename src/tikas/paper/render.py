@@ -9,13 +9,15 @@ the figures in ``results``.
 
 from __future__ import annotations
 
-import argparse
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from math import sqrt
 from pathlib import Path
-from typing import Literal, NamedTuple, get_args
+from typing import Annotated, Literal, NamedTuple, get_args
+
+import typer
+from scipy import stats
 
 from tikas.paper.experiments import CURVE, EXPERIMENTS, TABLE_4, TABLES, Experiment, Summary, Table, select
 from tikas.paper.records import Measurement, Records
@@ -54,9 +56,7 @@ BY_NAME = {experiment.name: experiment for experiment in EXPERIMENTS}
 
 def interval(summary: Summary) -> tuple[float, float] | None:
     """Return the 95 % confidence interval of the mean by Student's t, within 0 and 100; None for a single run."""
-    from scipy import stats
-
-    if summary.deviation is None or summary.runs < 2:
+    if summary.deviation is None:
         return None
     margin = stats.t.ppf(1 - LEVEL / 2, summary.runs - 1) * max(summary.deviation, ROUNDING) / sqrt(summary.runs)
     return max(0.0, float(summary.mean - margin)), min(100.0, float(summary.mean + margin))
@@ -67,20 +67,12 @@ def p_value(one: Summary, other: Summary) -> float | None:
 
     None if both are single runs. Deviations below `ROUNDING` count as `ROUNDING`, which only makes p larger.
     """
-    from scipy import stats
-
-    known = [
-        (each.mean, max(each.deviation, ROUNDING), each.runs)
-        for each in (one, other)
-        if each.deviation is not None and each.runs > 1
-    ]
-    if not known:
+    single = [each for each in (one, other) if each.runs == 1]
+    if len(single) == 2:
         return None
-    if len(known) == 2:
-        return float(stats.ttest_ind_from_stats(*known[0], *known[1], equal_var=False).pvalue)
-    _, deviation, runs = known[0]
-    distance = abs(one.mean - other.mean) / (deviation * sqrt(1 + 1 / runs))
-    return float(2 * stats.t.sf(distance, runs - 1))
+    sides = [(each.mean, max(each.deviation or 0.0, ROUNDING), each.runs) for each in (one, other)]
+    # Student's test weighs the variances with the runs less 1, so that of a single run does not count.
+    return float(stats.ttest_ind_from_stats(*sides[0], *sides[1], equal_var=bool(single)).pvalue)
 
 
 class Comparison(NamedTuple):
@@ -126,15 +118,12 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]], text_co
     """Return a Markdown table; columns after the first `text_columns` are aligned to the right."""
     rules = ["---" if column < text_columns else "---:" for column in range(len(header))]
     lines = (header, rules, *rows)
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def _paper_table(table: Table, records: Records) -> str:
     """Return a table as the paper prints it, with the measured error above the paper's."""
-    rows = []
-    for row in table.rows:
-        title = f"*{row.title}* (quoted: {row.source})" if row.source else row.title
-        rows.append([title, *(_cell(cell, records) for cell in row.cells)])
+    rows = [[title, *(_cell(cell, records) for cell in cells)] for title, cells in table.rows.items()]
     return markdown_table(["", *table.columns], rows)
 
 
@@ -168,8 +157,10 @@ def figures(measurement: Measurement | None, seeds: int) -> list[str]:
     if measurement is None:
         return [MISSING, "", f"0 of {seeds}"]
     limits, measured = interval(measurement.summary), set(measurement.errors)
-    count = str(len(measured)) if measured >= set(range(seeds)) else f"{len(measured)} of {seeds}"
-    if measured != set(range(len(measured))) and not measured >= set(range(seeds)):
+    count = f"{len(measured)} of {seeds}"
+    if measured >= set(range(seeds)):
+        count = str(len(measured))
+    elif measured != set(range(len(measured))):
         count += f": {', '.join(map(str, measurement.errors))}"
     return [measurement.summary.text(3), f"{limits[0]:.3f} to {limits[1]:.3f}" if limits else "", count]
 
@@ -178,12 +169,9 @@ def circumstances(measurement: Measurement | None) -> list[str]:
     """Return the texts of the seconds per member and of the hardware."""
     if measurement is None:
         return ["", ""]
-    hardware = measurement.hardware
-    if measurement.elsewhere:
-        members = len(measurement.errors)
-        counts = {hardware: members - sum(measurement.elsewhere.values()), **measurement.elsewhere}
-        hardware = "; ".join(f"{name} ({count} of {members})" for name, count in counts.items())
-    return [_seconds(measurement.seconds), hardware]
+    total, members_on = len(measurement.errors), measurement.members_on.items()
+    names = [name if count == total else f"{name} ({count} of {total})" for name, count in members_on]
+    return [_seconds(measurement.seconds), "; ".join(names)]
 
 
 def _seconds(seconds: float | None) -> str:
@@ -210,13 +198,13 @@ def _order_table(records: Records) -> str:
     for column in TABLE_4.columns:
         published, measured = {}, {}
         for experiment in TABLE_4.experiments:
-            if experiment.column == column and experiment.published:
+            if str(experiment.labels) == column and experiment.published:
                 name, found = experiment.name.split("/")[1], records.measurement(experiment.key)
                 published[name] = experiment.published.mean
-                measured[name] = found.summary.mean if found else float("nan")
-        complete = all(mean == mean for mean in measured.values())
-        orders = [" < ".join(sorted(means, key=lambda name: means[name])) for means in (published, measured)]
-        rows.append([column, orders[0], orders[1] if complete else MISSING])
+                if found:
+                    measured[name] = found.summary.mean
+        orders = [" < ".join(sorted(means, key=means.__getitem__)) for means in (published, measured)]
+        rows.append([column, orders[0], orders[1] if len(measured) == len(published) else MISSING])
     return markdown_table(["labels", "order in the paper", "order measured"], rows, text_columns=3)
 
 
@@ -225,39 +213,31 @@ def _curve_table(records: Records) -> str:
     for experiment in CURVE:
         measurement = records.measurement(experiment.key)
         seconds, hardware = circumstances(measurement)
-        steady = _seconds(_steady_seconds(experiment, measurement)) if measurement else ""
         sizes = _listed(measurement.sizes) if measurement else ""
+        steady = ""
+        if measurement and measurement.seconds_per_epoch:
+            steady = _seconds(measurement.seconds_per_epoch * experiment.recipe.epochs)
         measured = figures(measurement, experiment.seeds)
         rows.append([str(experiment.recipe.epochs), *measured, seconds, steady, sizes, hardware])
     header = ["epochs", "measured", "95 % interval", "seeds", "seconds", "without warm-up", "ensembles of", "hardware"]
     return markdown_table(header, rows, text_columns=0)
 
 
-def _steady_seconds(experiment: Experiment, measurement: Measurement) -> float | None:
-    per_epoch = measurement.seconds_per_epoch
-    return None if per_epoch is None else per_epoch * experiment.recipe.epochs
-
-
 def _summary_table(experiments: Iterable[Experiment], records: Records) -> str:
-    titles = {each.name: row.title for table in TABLES for row in table.measured_rows for each in row.experiments}
+    titles = {cell: title for table in TABLES for title, cells in table.rows.items() for cell in cells}
     rows = []
     for experiment in experiments:
         measurement = records.measurement(experiment.key)
         measured = measurement.summary.text() if measurement else MISSING
         seeds = str(len(measurement.errors)) if measurement else ""
         paper = experiment.published.text() if experiment.published else ""
-        rows.append([titles[experiment.name], experiment.data, experiment.column, measured, seeds, paper])
+        rows.append([titles[experiment], experiment.data, str(experiment.labels), measured, seeds, paper])
     return markdown_table(["", "data", "labels", "tikas", "seeds", "paper"], rows, text_columns=2)
 
 
 # Pages and figures
 
 _MARKED = re.compile(r"(<!-- table: (\S+) -->\n).*?(<!-- /table -->)", re.DOTALL)
-
-
-def marked(name: str) -> str:
-    """Return the markers between which the table of this name is written."""
-    return f"<!-- table: {name} -->\n<!-- /table -->"
 
 
 def fill(page: str, tables: Mapping[str, str]) -> str:
@@ -302,7 +282,8 @@ def render(records: Records, results: Path, pages: Iterable[Path] = ()) -> list[
     page = results / "README.md"
     tables = all_tables(records)
     if not page.exists():
-        page.write_text("# Results\n\n" + "\n".join(f"## {name}\n\n{marked(name)}\n" for name in tables))
+        sections = [f"## {name}\n\n<!-- table: {name} -->\n<!-- /table -->\n" for name in tables]
+        page.write_text("\n".join(["# Results\n", *sections]))
     written = [page, *pages]
     fill_pages(written, tables)
     return [*written, *draw_figures(records, results)]
@@ -313,8 +294,10 @@ def draw_figures(records: Records, folder: Path) -> list[Path]:
     drawn = []
     for table in TABLES:
         rows: dict[str, dict[str, Errors]] = {}
-        for row in table.measured_rows:
-            rows[row.title] = {each.column: _errors(each, records) for each in row.experiments}
+        for title, cells in table.rows.items():
+            row = {str(cell.labels): _errors(cell, records) for cell in cells if isinstance(cell, Experiment)}
+            if row:
+                rows[title] = row
         if any(errors.measured for row in rows.values() for errors in row.values()):
             drawn.append(folder / f"{table.name}.svg")
             plot_errors(drawn[-1], table.columns, rows)
@@ -337,12 +320,12 @@ def _timings(records: Records) -> dict[str, list[Timing]]:
     sizes: dict[str, set[int]] = {}
     for experiment in CURVE:
         measurement = records.measurement(experiment.key)
-        if measurement is None or measurement.seconds is None:
+        if measurement is None or measurement.seconds is None or measurement.seconds_per_epoch is None:
             continue
         error, limits = measurement.summary.mean, interval(measurement.summary)
         margin = (limits[1] - limits[0]) / 2 if limits else 0.0
-        steady = _steady_seconds(experiment, measurement)
-        timing = Timing(f"{experiment.recipe.epochs} epochs", error, margin, measurement.seconds, steady)
+        epochs, steady = experiment.recipe.epochs, measurement.seconds_per_epoch * experiment.recipe.epochs
+        timing = Timing(f"{epochs} epochs", error, margin, measurement.seconds, steady)
         timings.setdefault(measurement.hardware, []).append(timing)
         sizes.setdefault(measurement.hardware, set()).update(measurement.sizes)
     return {f"{name}, ensembles of {_listed(sizes[name])}": timings[name] for name in sorted(timings)}
@@ -352,16 +335,13 @@ def _listed(sizes: Iterable[int]) -> str:
     return ", ".join(map(str, sorted(sizes)))
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Fill the tables of ``results/README.md`` and of other pages, and draw the figures."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("--results", type=Path, default=Path("results"), help="the folder with the records")
-    parser.add_argument(
-        "--page", type=Path, action="append", default=[], help="another Markdown file with marked tables"
-    )
-    options = parser.parse_args(arguments)
-    render(Records.read(options.results), options.results, options.page)
+def main(
+    results: Annotated[Path, typer.Option(help="Folder with the records.")] = Path("results"),
+    page: Annotated[list[Path] | None, typer.Option(help="Another page with marked tables.")] = None,
+) -> None:
+    """Fill the tables of README.md in the folder with the records and of other pages, and draw the figures."""
+    render(Records.read(results), results, page or [])
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

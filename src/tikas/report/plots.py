@@ -23,10 +23,6 @@ STYLE: dict[Any, Any] = {
 }
 
 
-class PlotsMissingError(RuntimeError):
-    """matplotlib is not installed."""
-
-
 @dataclass(frozen=True)
 class Errors:
     """Measured errors of some seeds (empty: missing), and the published mean with its deviation, where known."""
@@ -44,21 +40,20 @@ class Timing:
     error: float
     margin: float
     seconds: float
-    seconds_without_warm_up: float | None = None
+    seconds_without_warm_up: float
 
 
 @contextmanager
 def svg_figure(path: str | Path) -> Iterator[Any]:
     """Yield a matplotlib figure and save it at the end, with the same bytes for the same content.
 
-    Raises PlotsMissingError if matplotlib is not installed.
+    Raises ImportError if matplotlib is not installed.
     """
     try:
         import matplotlib as mpl
         from matplotlib.figure import Figure
-    except ModuleNotFoundError as error:
-        message = "Figures need matplotlib, which is not installed: pip install 'tikas[plots]'."
-        raise PlotsMissingError(message) from error
+    except ImportError as error:
+        raise ImportError("Figures need matplotlib: pip install 'tikas[plots]'.") from error
     with mpl.rc_context(STYLE):
         figure = Figure(layout="constrained")
         yield figure
@@ -79,7 +74,7 @@ def plot_errors(path: str | Path, columns: Sequence[str], rows: Mapping[str, Map
 
     Raises
     ------
-    PlotsMissingError
+    ImportError
         If matplotlib is not installed.
 
     Examples
@@ -91,7 +86,6 @@ def plot_errors(path: str | Path, columns: Sequence[str], rows: Mapping[str, Map
     ...     "missing" in Path(folder, "errors.svg").read_text()
     True
     """
-    columns = [column for column in columns if any(column in row for row in rows.values())]
     with svg_figure(path) as figure:
         figure.set_size_inches(0.075 * max(map(len, rows)) + 2.6 * len(columns), 1.2 + 0.45 * len(rows))
         panels: Sequence[Axes] = figure.subplots(1, len(columns), sharey=True, squeeze=False)[0]
@@ -111,19 +105,11 @@ def plot_errors(path: str | Path, columns: Sequence[str], rows: Mapping[str, Map
 def _draw_errors(axes: Axes, line: int, errors: Errors) -> None:
     """Draw the seeds above the line, the published mean and deviation below it."""
     if errors.published is not None:
-        deviation = errors.deviation
-        if deviation is not None:  # a logarithmic axis has no room for 0
-            margin = [[min(deviation, 0.9 * errors.published)], [deviation]]
-        axes.errorbar(
-            errors.published,
-            line + 0.24,
-            xerr=None if deviation is None else margin,
-            fmt="D",
-            markersize=3.5,
-            capsize=2.5,
-            linewidth=1,
-            color=PUBLISHED,
-        )
+        margin: list[list[float]] | None = None
+        if errors.deviation is not None:  # a logarithmic axis has no room for 0
+            margin = [[min(errors.deviation, 0.9 * errors.published)], [errors.deviation]]
+        look: dict[str, Any] = {"markersize": 3.5, "capsize": 2.5, "linewidth": 1, "color": PUBLISHED}
+        axes.errorbar(errors.published, line + 0.24, xerr=margin, fmt="D", **look)
     if not errors.measured:
         axes.text(0.98, line - 0.1, "missing", transform=axes.get_yaxis_transform(), ha="right", color=MISSING)
         return
@@ -179,13 +165,13 @@ def plot_error_against_seconds(path: str | Path, series: Mapping[str, Sequence[T
 
     Raises
     ------
-    PlotsMissingError
+    ImportError
         If matplotlib is not installed.
 
     Examples
     --------
     >>> import tempfile
-    >>> timings = [Timing("5 epochs", 1.5, 0.1, seconds=4.0), Timing("10 epochs", 1.1, 0.1, seconds=8.0)]
+    >>> timings = [Timing("5 epochs", 1.5, 0.1, 4.0, 3.2), Timing("10 epochs", 1.1, 0.1, 8.0, 6.4)]
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     plot_error_against_seconds(folder + "/curve.svg", {"two cores": timings})
     ...     "5 epochs" in Path(folder, "curve.svg").read_text()
@@ -200,12 +186,10 @@ def plot_error_against_seconds(path: str | Path, series: Mapping[str, Sequence[T
             margins = [each.margin for each in timings]
             bars = axes.errorbar(seconds, errors, margins, fmt="o", capsize=2.5, label=name, **style)
             color = bars[0].get_color()
-            warm = [(t.seconds_without_warm_up, t.error) for t in timings if t.seconds_without_warm_up is not None]
-            axes.plot([x for x, _ in warm], [y for _, y in warm], "o-", color=color, markerfacecolor="white", **style)
-            for each in timings:
-                position = (each.seconds, each.error)
-                axes.annotate(each.label, position, (5, 5), textcoords="offset points", fontsize=8)
-                left = each.seconds_without_warm_up or each.seconds
+            steady = [each.seconds_without_warm_up for each in timings]
+            axes.plot(steady, errors, "o-", color=color, markerfacecolor="white", **style)
+            for left, each in zip(steady, timings, strict=True):
+                axes.annotate(each.label, (each.seconds, each.error), (5, 5), textcoords="offset points", fontsize=8)
                 axes.hlines(each.error, left, each.seconds, color=color, linewidth=0.6, linestyle="dotted")
         _set_log_ticks(axes)
         axes.set_xlabel("seconds per member (hollow: without warm-up)")
