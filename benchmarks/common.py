@@ -33,7 +33,7 @@ class TimedEngine:
 
     engine: Any
     exact: bool
-    one_thread: bool
+    small: bool
 
     @property
     def members(self) -> int:
@@ -57,7 +57,7 @@ class TimedEngine:
         """Return a context with the precision and the number of threads of a fit with this engine."""
         from tikas.training.environment import arithmetic
 
-        return arithmetic(self.batches.device, exact=self.exact, one_thread=self.one_thread)
+        return arithmetic(self.batches.device, exact=self.exact, small=self.small)
 
     def train_epoch(self) -> torch.Tensor:
         """Train for one epoch in that context."""
@@ -169,10 +169,10 @@ def interleave(sides: Sequence[Side], device: torch.device, seconds: float) -> d
 
     Taking turns makes a busy machine slow all sides alike. On a CPU all of them keep freed memory, as in a fit.
     """
-    from tikas.training.environment import training_environment
+    from tikas.training.environment import freed_memory_kept, training_environment
 
     blocks: dict[str, list[float]] = {side.name: [] for side in sides}
-    with training_environment(device):
+    with training_environment(), freed_memory_kept(enabled=device.type == "cpu"):
         first = {side.name: _seconds(side.block, device) for side in sides}
         started, rounds = time.perf_counter(), 0
         while rounds < MIN_ROUNDS or time.perf_counter() - started < seconds:

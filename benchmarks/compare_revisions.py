@@ -117,7 +117,7 @@ def start(case: Case) -> Running:
 
 def _start_new(case: Case, device: Any) -> tuple[Callable[[], object], str]:
     from common import start_engine
-    from tikas.training.environment import training_environment
+    from tikas.training.environment import freed_memory_kept, training_environment
     from tikas.training.recipe import SMALL, Recipe
 
     engine = start_engine(
@@ -130,7 +130,7 @@ def _start_new(case: Case, device: Any) -> tuple[Callable[[], object], str]:
     )
 
     def train_epoch() -> None:
-        with training_environment(device):
+        with training_environment(), freed_memory_kept(enabled=device.type == "cpu" and not engine.small):
             engine.train_epoch()
 
     return train_epoch, engine.program

@@ -125,7 +125,7 @@ def profile_epoch(engine: TimedEngine) -> Profile:
     from torch.profiler import ProfilerActivity, profile
 
     device, updates = engine.batches.device, engine.batches.updates
-    with training_environment(device):
+    with training_environment():
         engine.train_epoch()
         synchronize(device)
         with profile(activities=[ProfilerActivity.CUDA]) as profiler:

@@ -16,7 +16,7 @@ from tikas.data.splits import split
 from tikas.paper import reproduce as module
 from tikas.paper.experiments import Experiment
 from tikas.paper.records import Records, read_records
-from tikas.paper.reproduce import SNAPSHOTS, Outcome, _load, reproduce
+from tikas.paper.reproduce import UNFINISHED, Outcome, _load, reproduce
 from tikas.training.callbacks import Progress
 from tikas.training.checkpoint import Checkpointer
 from tikas.training.recipe import SMALL, Recipe
@@ -243,20 +243,20 @@ def test_a_resumed_member_learns_what_it_would_have_learned_and_says_when_it_was
     experiment = replace(EXPERIMENT, recipe=replace(QUICK, epochs=4))
     whole = output.with_name("whole.jsonl")
     measure(whole, experiment)
-    monkeypatch.setattr(Checkpointer, "is_due", lambda *_: True)
+    monkeypatch.setattr(Checkpointer, "is_due", lambda *_, **__: True)
     interrupt_after(2, monkeypatch)
     assert measure(output, experiment).interrupted
     assert not output.exists()
-    assert len(list((output.parent / SNAPSHOTS).iterdir())) == 3
+    assert len(list(output.with_suffix(UNFINISHED).glob("*.0.safetensors"))) == 3
     assert measure(output, experiment).measured == 3
     names = ("seed", "test_error", "test_error_labeled_statistics", "costs")
     assert columns(output, *names) == columns(whole, *names)
     assert columns(output, "continued_after_epochs") == [([2],)] * 3
-    assert not (output.parent / SNAPSHOTS).exists()
+    assert not output.with_suffix(UNFINISHED).exists()
 
 
 def test_a_snapshot_is_deleted_after_the_record_is_written(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Checkpointer, "is_due", lambda *_: True)
+    monkeypatch.setattr(Checkpointer, "is_due", lambda *_, **__: True)
     written = []
     delete = Checkpointer.delete
     monkeypatch.setattr(

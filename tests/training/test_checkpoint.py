@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,13 +17,14 @@ from safetensors.torch import save_file
 from torch import nn
 
 from tikas import gamma
-from tikas.data.batches import Batches
+from tikas.data.batches import Batch, Batches
 from tikas.data.datasets import Dataset
 from tikas.data.splits import split
 from tikas.training import checkpoint
 from tikas.training.callbacks import Progress
-from tikas.training.checkpoint import Checkpointer, ModelFileError, read_tensors, write_tensors
+from tikas.training.checkpoint import Checkpointer, ModelFileError, identity_of, read_tensors, write_tensors
 from tikas.training.engines import EagerEngine
+from tikas.training.environment import deferred_signals
 from tikas.training.recipe import Recipe
 from tikas.training.trainer import Trainer, TrainingResult
 
@@ -141,87 +145,153 @@ def test_members_with_different_progress_continue_in_separate_groups(tmp_path: P
         assert history[-1]["total"] == pytest.approx(same[-1]["total"], rel=1e-4)
 
 
-def test_snapshots_of_different_epochs_are_not_loaded_together(tmp_path: Path) -> None:
+def identity(dataset: Dataset = DATASET, recipe: Recipe = RECIPE, seed: int = 0, variant: str = "", **labels: int):
+    labels = {"labels": 9, "validation": 10, **labels}
+    return identity_of(recipe, seed, split(CLASSES, **labels), dataset, CPU, variant, None)
+
+
+def open_and_save(folder: Path, updates: Sequence[int], members: int = 1) -> Checkpointer:
+    """Save members after these numbers of updates; the weights are that number."""
+    checkpointer = Checkpointer(folder)
+    checkpointer.open([{"seed": member} for member in range(members)])
+    for count in updates:
+        state = {"model.beta": torch.full((members, 3), float(count))}
+        checkpointer.save(range(members), lambda state=state: state, [[{"epoch": 1}]] * members, count)
+    checkpointer.close()
+    return checkpointer
+
+
+def resume(folder: Path, members: int = 1) -> tuple[list[int], list[float]]:
+    """Return the updates that members resume after, and the weight that each one's snapshot holds."""
+    checkpointer = Checkpointer(folder)
+    updates = checkpointer.open([{"seed": member} for member in range(members)])
+    loaded = [checkpointer.load([member]) for member in range(members)]
+    checkpointer.close()
+    return updates, [each[0].tensors["model.beta"][0].item() if each else 0.0 for each in loaded]
+
+
+CHANGES = {
+    "recipe": ({"recipe": replace(RECIPE, noise=0.25)}, "noise"),
+    "seed": ({"seed": 1}, "seed"),
+    "number of labels": ({"labels": 12}, "labels"),
+    "validation": ({"validation": 11}, "labels"),
+    "rows": ({"dataset": replace(DATASET, rows=2 * ROWS)}, "data"),
+    "targets": ({"dataset": replace(DATASET, targets=(CLASSES + 1) % 3)}, "labels"),
+    "weights": ({"dataset": replace(DATASET, weights=np.linspace(0.5, 1.5, 60, dtype=np.float32))}, "labels"),
+    "variant": ({"variant": "other"}, "variant"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_snapshot_of_another_fit_raises_value_error_that_names_what_differs(tmp_path: Path, change: str) -> None:
+    changes, named = CHANGES[change]
     checkpointer = Checkpointer(tmp_path)
-    for key, epochs in (("a", 1), ("b", 2)):
-        history = [{"epoch": epoch} for epoch in range(1, epochs + 1)]
-        checkpointer.save([key], lambda: {"model.beta": torch.ones(1, 2)}, [history])
-    assert (checkpointer.epochs("a"), checkpointer.epochs("b")) == (1, 2)
-    assert checkpointer.load(["a", "b"]) is None
-    assert checkpointer.load(["b"]) is not None
+    checkpointer.open([identity()])
+    checkpointer.save([0], lambda: {"model.beta": torch.ones(1, 2)}, [[]], 2)
+    checkpointer.close()
+    with pytest.raises(ValueError, match=named) as raised:
+        Checkpointer(tmp_path).open([identity(**changes)])
+    assert str(tmp_path) in str(raised.value)
+    accepting = Checkpointer(tmp_path, accept=["recipe", "seed", "data", "labels", "variant"])
+    assert accepting.open([identity(**changes)]) == [2]
+    accepting.close()
+    same = Checkpointer(tmp_path)
+    assert same.open([identity()]) == [2]
+    same.close()
 
 
-@pytest.mark.parametrize("change", ["recipe", "seed", "labels", "validation", "rows", "targets", "weights", "variant"])
-def test_members_that_would_learn_something_else_have_other_keys(tmp_path: Path, change: str) -> None:
-    def key(
-        dataset: Dataset = DATASET, recipe: Recipe = RECIPE, seed: int = 0, variant: str = "", **split_options: int
-    ):
-        labels = {"labels": 9, "validation": 10, **split_options}
-        return Checkpointer(tmp_path, variant=variant).key(recipe, seed, split(CLASSES, **labels), dataset, CPU)
-
-    weights = np.linspace(0.5, 1.5, 60, dtype=np.float32)
-    others = {
-        "recipe": {"recipe": replace(RECIPE, noise=0.25)},
-        "seed": {"seed": 1},
-        "labels": {"labels": 12},
-        "validation": {"validation": 11},
-        "rows": {"dataset": replace(DATASET, rows=2 * ROWS)},
-        "targets": {"dataset": replace(DATASET, targets=(CLASSES + 1) % 3)},
-        "weights": {"dataset": replace(DATASET, weights=weights)},
-        "variant": {"variant": "other"},
-    }
-    assert key() == key()
-    assert key(**others[change]) != key()
-
-
-def test_a_deleted_snapshot_is_gone_and_no_other(tmp_path: Path) -> None:
+def test_deleted_members_are_gone_and_no_others(tmp_path: Path) -> None:
     train([RECIPE] * 2, tmp_path, stop_after=2)
     checkpointer = Checkpointer(tmp_path)
-    one, other = sorted(path.stem for path in tmp_path.iterdir())
-    checkpointer.delete(one)
-    assert (checkpointer.epochs(one), checkpointer.epochs(other)) == (0, 2)
-    checkpointer.delete(other)
+    checkpointer.delete([0])
+    assert {path.name.partition(".")[0] for path in tmp_path.iterdir()} == {"member-1"}
+    checkpointer.delete([1])
     assert not tmp_path.exists()
+
+
+def test_members_resume_from_the_newest_update_that_all_have(tmp_path: Path) -> None:
+    """As after a process that died between the files of two members."""
+    open_and_save(tmp_path, [20, 40], members=3)
+    assert resume(tmp_path, members=3) == ([40] * 3, [40.0] * 3)
+    checkpointer = Checkpointer(tmp_path)
+    checkpointer.open([{"seed": member} for member in range(3)])
+    checkpointer.save([0, 1], lambda: {"model.beta": torch.full((2, 3), 60.0)}, [[{"epoch": 1}]] * 2, 60)
+    checkpointer.close()
+    assert resume(tmp_path, members=3) == ([40] * 3, [40.0] * 3)
+
+
+def test_the_seeds_of_a_stopped_fit_are_known(tmp_path: Path) -> None:
+    assert Checkpointer(tmp_path / "new").seeds() is None
+    open_and_save(tmp_path, [20], members=3)
+    assert Checkpointer(tmp_path).seeds() == [0, 1, 2]
+
+
+def test_members_that_another_process_trains_raise_runtime_error(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            f"""
+from tikas.training.checkpoint import Checkpointer
+checkpointer = Checkpointer({str(tmp_path)!r})
+checkpointer.open([{{"seed": 0}}])
+print("open", flush=True)
+input()
+""",
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as other:
+        assert other.stdout.readline() == "open\n"
+        with pytest.raises(RuntimeError, match="member-0") as raised:
+            Checkpointer(tmp_path).open([{"seed": 0}])
+        assert str(tmp_path) in str(raised.value)
+        other.kill()
+    assert resume(tmp_path) == ([0], [0.0])  # the lock ends with the process
+
+
+def test_a_folder_that_cannot_be_made_raises_os_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match="file"):
+        Checkpointer(tmp_path / "file" / "folder").open([{"seed": 0}])
 
 
 # Damage
 
 
-def test_a_snapshot_truncated_anywhere_or_with_a_flipped_byte_is_not_used(tmp_path: Path) -> None:
-    path = Checkpointer(tmp_path)._path("a")
-    checkpointer = Checkpointer(tmp_path)
-    checkpointer.save(["a"], lambda: {"model.beta": torch.arange(6.0).view(1, 6)}, [[{"epoch": 1}]])
-    whole = path.read_bytes()
-    assert checkpointer.load(["a"]) is not None
+def test_a_snapshot_damaged_anywhere_leaves_the_one_before_it(tmp_path: Path) -> None:
+    """Truncated at every length, and with each byte changed."""
+    open_and_save(tmp_path, [20, 40])
+    newest = tmp_path / "member-0.1.safetensors"
+    whole = newest.read_bytes()
     for length in range(len(whole)):
-        path.write_bytes(whole[:length])
-        assert checkpointer.load(["a"]) is None, length
+        newest.write_bytes(whole[:length])
+        assert resume(tmp_path) == ([20], [20.0]), length
     for position in range(len(whole)):
-        path.write_bytes(whole[:position] + bytes([whole[position] ^ 0x10]) + whole[position + 1 :])
-        assert checkpointer.load(["a"]) is None, position
+        newest.write_bytes(whole[:position] + bytes([whole[position] ^ 0x10]) + whole[position + 1 :])
+        assert resume(tmp_path) == ([20], [20.0]), position
+    newest.write_bytes(whole)
+    assert resume(tmp_path) == ([40], [40.0])
 
 
-def test_a_damaged_snapshot_makes_only_its_member_start_again(tmp_path: Path) -> None:
-    train([RECIPE] * 2, tmp_path, stop_after=3)
-    damaged = min(tmp_path.iterdir())
-    damaged.write_bytes(damaged.read_bytes()[:-5])
-    checkpointer = Checkpointer(tmp_path)
-    keys = [path.stem for path in tmp_path.iterdir()]
-    assert checkpointer.load(keys) is None
-    result = train([RECIPE] * 2, tmp_path)
-    assert [len(history) for history in result.histories] == [5, 5]
+def test_if_both_snapshots_of_a_member_are_damaged_model_file_error_says_so(tmp_path: Path) -> None:
+    open_and_save(tmp_path, [20, 40])
+    for path in tmp_path.glob("*.safetensors"):
+        path.write_bytes(path.read_bytes()[:-5])
+    with pytest.raises(ModelFileError, match="member-0"):
+        Checkpointer(tmp_path).open([{"seed": 0}])
 
 
-def test_a_model_file_in_the_place_of_a_snapshot_is_not_used(tmp_path: Path) -> None:
-    checkpointer = Checkpointer(tmp_path)
-    write_tensors(checkpointer._path("a"), {"model.beta": torch.ones(3)}, {"version": 3})
-    assert checkpointer.epochs("a") == 0
-    assert checkpointer.load(["a"]) is None
+def test_a_model_file_in_the_place_of_a_snapshot_raises_value_error(tmp_path: Path) -> None:
+    write_tensors(tmp_path / "member-0.0.safetensors", {"model.beta": torch.ones(3)}, {"version": 3})
+    with pytest.raises(ValueError, match=r"member-0\.0"):
+        Checkpointer(tmp_path).open([{"seed": 0}])
 
 
 def test_a_snapshot_of_other_shapes_raises_value_error_that_names_both(tmp_path: Path) -> None:
     train([RECIPE], tmp_path, stop_after=2)
-    (path,) = tmp_path.iterdir()
+    path = tmp_path / "member-0.1.safetensors"
     tensors, header = read_tensors(path)
     write_tensors(path, {**tensors, "model.rungs.1.weight": torch.zeros(2, 2)}, header)
     with pytest.raises(ValueError, match=r"model\.rungs\.1\.weight") as raised:
@@ -266,17 +336,18 @@ def test_members_that_diverged_are_not_saved_and_the_others_are(tmp_path: Path) 
     assert result.indices == [1]
     assert len(result.histories[0]) == 5
     assert seen[0].epoch == 3  # the other one begins again, in a group of its own
-    assert len(list(tmp_path.iterdir())) == 1
+    assert not list(tmp_path.glob("member-0*.safetensors"))
 
 
 def test_an_ensemble_that_runs_out_of_memory_continues_from_its_snapshots_in_halves(tmp_path, monkeypatch) -> None:
     expected, train_epoch, epochs = train(OWN_RATES), EagerEngine.train_epoch, []
 
-    def limited(engine: EagerEngine, rates: torch.Tensor) -> torch.Tensor:
-        epochs.append(engine.members)
+    def limited(engine: EagerEngine, rates: torch.Tensor, first: int) -> torch.Tensor:
+        if first == 0:
+            epochs.append(engine.members)
         if epochs == [3, 3, 3]:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return train_epoch(engine, rates)
+        return train_epoch(engine, rates, first)
 
     monkeypatch.setattr(EagerEngine, "train_epoch", limited)
     seen: list[Progress] = []
@@ -288,11 +359,22 @@ def test_an_ensemble_that_runs_out_of_memory_continues_from_its_snapshots_in_hal
             torch.testing.assert_close(tensor, same, atol=2e-5, rtol=1e-4)
 
 
-def test_a_checkpointer_and_models_to_start_from_raise_value_error(tmp_path: Path) -> None:
-    start = train([RECIPE]).members
-    trainer = Trainer(RECIPE, device="cpu", checkpointer=Checkpointer(tmp_path))
-    with pytest.raises(ValueError, match="checkpointer"):
-        trainer.fit(DATASET, [split(CLASSES, labels=9)], [0], start)
+def test_a_fit_that_starts_from_models_resumes_to_the_same_bits(tmp_path: Path) -> None:
+    start, splits = train([RECIPE]).members, [split(CLASSES, labels=9)]
+
+    def continue_training(stop_after: int | None = None, folder: Path | None = tmp_path, start=start) -> TrainingResult:
+        def callback(progress: Progress) -> None:
+            if progress.members and progress.epoch == stop_after:
+                raise KeyboardInterrupt
+
+        checkpointer = None if folder is None else Checkpointer(folder, seconds=0)
+        trainer = Trainer(RECIPE, device="cpu", callbacks=[callback], checkpointer=checkpointer)
+        return trainer.fit(DATASET, splits, [0], start)
+
+    assert continue_training(stop_after=2).interrupted
+    assert_equal_results(continue_training(), continue_training(folder=None))
+    with pytest.raises(ValueError, match="start"):
+        continue_training(start=train([replace(RECIPE, epochs=1)]).members)
 
 
 # How often
@@ -309,6 +391,53 @@ def test_snapshots_are_written_no_more_often_than_asked_for(tmp_path, monkeypatc
     assert not checkpointer.is_due(size=int(1e9))  # 2 s by the assumed speed: worth it after 200 s
     now[0] = 200.0
     assert checkpointer.is_due(size=int(1e9))
+    assert Checkpointer(tmp_path, seconds=0).is_due(size=int(1e12))
+    assert not Checkpointer(tmp_path, seconds=0).is_due(size=0, within_epoch=True)
+
+
+# Signals
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("update", [1, 23], ids=["within an epoch", "within the third epoch"])
+def test_a_signal_saves_what_was_trained_until_then(tmp_path, monkeypatch, number: int, update: int) -> None:
+    recipes = [replace(RECIPE, batch_size=5)] * 2  # ten updates an epoch
+    expected, original, calls = train(recipes), Batches.batch, []
+
+    def batch(batches: Batches, position: int) -> Batch:
+        calls.append(position)
+        if len(calls) == update:
+            signal.raise_signal(number)
+        return original(batches, position)
+
+    def terminated(*_: object) -> None:
+        raise SystemExit(143)
+
+    before = signal.signal(signal.SIGTERM, terminated)
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(Batches, "batch", batch)
+            if number == signal.SIGTERM or update == 1:
+                with pytest.raises(SystemExit if number == signal.SIGTERM else KeyboardInterrupt):
+                    train(recipes, tmp_path)
+            else:
+                assert train(recipes, tmp_path).interrupted
+        assert signal.getsignal(signal.SIGTERM) is terminated
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    calls.clear()
+    monkeypatch.setattr(Batches, "batch", lambda batches, at: calls.append(at) or original(batches, at))
+    assert_equal_results(train(recipes, tmp_path), expected)
+    assert calls[0] == (1 if update == 1 else 0)
+    assert len(calls) == (49 if update == 1 else 20)
+
+
+def test_a_second_ctrl_c_stops_at_once() -> None:
+    with deferred_signals(enabled=True) as signals:
+        signal.raise_signal(signal.SIGINT)
+        assert signals == [signal.SIGINT]
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
 
 
 # Files of tensors

@@ -21,6 +21,7 @@ from tikas.training import environment
 from tikas.training.environment import (
     arithmetic,
     float32_default,
+    freed_memory_kept,
     full_precision,
     pick_device,
     plain_computation,
@@ -77,11 +78,11 @@ def settings() -> dict[str, object]:
 
 
 CONTEXTS: dict[str, Callable[[], AbstractContextManager[None]]] = {
-    "training": lambda: training_environment(CPU),
+    "training": lambda: training_environment(),
     "computation": plain_computation,
     "dtype": float32_default,
-    "exact arithmetic": lambda: arithmetic(CPU, exact=True, one_thread=True),
-    "fast arithmetic on a GPU": lambda: arithmetic(torch.device("cuda"), exact=False, one_thread=False),
+    "exact arithmetic": lambda: arithmetic(CPU, exact=True, small=True),
+    "fast arithmetic on a GPU": lambda: arithmetic(torch.device("cuda"), exact=False, small=False),
     "full precision": full_precision,
     "random state": lambda: private_random_state(3),
 }
@@ -153,14 +154,14 @@ def test_autocast_and_default_device_of_the_caller_are_off_in_plain_computation(
         assert torch.is_autocast_cache_enabled()
 
 
-@pytest.mark.parametrize(("one_thread", "threads"), [(True, 1), (False, 2)])
-def test_a_small_model_trains_with_one_thread_on_a_cpu(one_thread: bool, threads: int) -> None:
+@pytest.mark.parametrize(("small", "threads"), [(True, 1), (False, 2)])
+def test_a_small_model_trains_with_one_thread_on_a_cpu(small: bool, threads: int) -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        with arithmetic(CPU, exact=False, one_thread=one_thread):
+        with arithmetic(CPU, exact=False, small=small):
             assert torch.get_num_threads() == threads
-        with arithmetic(torch.device("cuda"), exact=False, one_thread=one_thread):
+        with arithmetic(torch.device("cuda"), exact=False, small=small):
             assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
@@ -193,14 +194,14 @@ def precisions() -> set[str]:
 @pytest.mark.usefixtures("own_precision")
 def test_a_precision_set_by_its_newer_name_does_not_matter_and_is_restored() -> None:
     before = [place.fp32_precision for place in PRECISIONS.values()]
-    with arithmetic(torch.device("cuda"), exact=False, one_thread=False):
+    with arithmetic(torch.device("cuda"), exact=False, small=False):
         assert torch.get_float32_matmul_precision() == "high"
         assert torch.backends.cudnn.allow_tf32
         with full_precision():
             assert torch.get_float32_matmul_precision() == "highest"
             assert precisions() == {"ieee"}
         assert torch.backends.cudnn.benchmark
-    with arithmetic(CPU, exact=False, one_thread=False):
+    with arithmetic(CPU, exact=False, small=False):
         assert precisions() == {"ieee"}
     assert [place.fp32_precision for place in PRECISIONS.values()] == before
 
@@ -304,23 +305,21 @@ AFTERWARDS = [(MMAP, 2**25), (TRIM, 2**26), ("trim", 0)]
     ids=["new glibc", "old glibc"],
 )
 @pytest.mark.parametrize("error", [None, KeyboardInterrupt])
-def test_freed_memory_is_kept_while_training_on_a_cpu_and_returned_afterwards(
-    largest, kept, error, monkeypatch
-) -> None:
+def test_freed_memory_is_kept_and_returned_afterwards(largest, kept, error, monkeypatch) -> None:
     library = Library(largest)
     monkeypatch.setattr(environment, "_glibc", lambda: library)
-    with nullcontext() if error is None else pytest.raises(error), training_environment(CPU):
+    with nullcontext() if error is None else pytest.raises(error), freed_memory_kept(enabled=True):
         assert library.calls == kept
         if error is not None:
             raise error
     assert library.calls == [*kept, *AFTERWARDS]
 
 
-def test_the_allocator_is_left_alone_on_a_gpu_on_other_systems_and_if_it_is_tuned(monkeypatch) -> None:
+def test_the_allocator_is_left_alone_if_not_enabled_on_other_systems_and_if_it_is_tuned(monkeypatch) -> None:
     find, library = environment._glibc.__wrapped__, Library()
     with monkeypatch.context() as patch:
         patch.setattr(environment, "_glibc", lambda: library)
-        with training_environment(torch.device("cuda")):
+        with freed_memory_kept(enabled=False):
             assert not library.calls
     for name in environment._TUNED_BY:
         with monkeypatch.context() as patch:
@@ -331,7 +330,7 @@ def test_the_allocator_is_left_alone_on_a_gpu_on_other_systems_and_if_it_is_tune
             patch.setattr(sys, "platform", system)
             assert find() is None
             patch.setattr(environment, "_glibc", find)
-            with training_environment(CPU):
+            with freed_memory_kept(enabled=True):
                 assert torch.ones(3).sum() == 3
 
 
@@ -342,7 +341,7 @@ def test_freed_blocks_are_used_again_without_new_pages_and_returned_at_the_end()
     program = """
 import resource
 import torch
-from tikas.training.environment import training_environment
+from tikas.training.environment import freed_memory_kept
 
 def pages():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -350,7 +349,7 @@ def pages():
 def resident():
     return resource.getpagesize() * int(open("/proc/self/statm").read().split()[1])
 
-with training_environment(torch.device("cpu")):
+with freed_memory_kept(enabled=True):
     before = resident()
     for less in range(10):
         start = pages()

@@ -82,9 +82,9 @@ def diverge(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[int, int]], None]
     def patch(epochs: dict[int, int]) -> None:
         train_epoch = EagerEngine.train_epoch
 
-        def poisoned(engine: EagerEngine, rates: torch.Tensor) -> torch.Tensor:
+        def poisoned(engine: EagerEngine, rates: torch.Tensor, first: int = 0) -> torch.Tensor:
             engine.epoch = getattr(engine, "epoch", 0) + 1
-            costs = train_epoch(engine, rates)
+            costs = train_epoch(engine, rates, first)
             for member, epoch in epochs.items():
                 if engine.epoch >= epoch:
                     costs.view(len(costs), engine.members, -1)[-1, member, 0] = torch.nan
@@ -719,11 +719,11 @@ def test_members_of_which_only_one_fits_train_one_by_one(small_memory) -> None:
 def test_progress_forgets_the_epochs_that_a_lack_of_memory_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     train_epoch, sizes = EagerEngine.train_epoch, []
 
-    def limited(engine: EagerEngine, rates: torch.Tensor) -> torch.Tensor:
+    def limited(engine: EagerEngine, rates: torch.Tensor, first: int = 0) -> torch.Tensor:
         sizes.append(engine.members)
         if sizes == [2, 2, 2]:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return train_epoch(engine, rates)
+        return train_epoch(engine, rates, first)
 
     monkeypatch.setattr(EagerEngine, "train_epoch", limited)
     seen: list[Progress] = []

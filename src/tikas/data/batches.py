@@ -103,9 +103,13 @@ class Batches:
         self._sizes = [(self.denoised_batch_size + self.labeled_batch_size) * prod(shape) for shape in shapes]
         self.noise = rows.new_empty(*members, self.block, sum(self._sizes))
         self.unlabeled_plan = self.labeled_plan = torch.empty(0)
+        self._position = 0  # the first update of this epoch whose noise is not drawn yet
+        self._order_at_start = self._order_state()
 
     def start_epoch(self) -> None:
         """Draw the row indices of every update of the next epoch."""
+        self._position = 0
+        self._order_at_start = self._order_state()
         self.unlabeled_plan = _stack(
             [self._draw_unlabeled(rows, order) for rows, order in zip(self._unlabeled, self._order, strict=True)]
         )
@@ -126,15 +130,16 @@ class Batches:
         keys = torch.rand(shape, generator=generator, device=self.device, dtype=torch.float32)
         return rows[keys.argsort(-1).flatten()[:needed]].view(self.updates, self.labeled_batch_size)
 
-    def draw_noise(self) -> None:
-        """Draw the noise of the next block of updates."""
+    def draw_noise(self, update: int) -> None:
+        """Draw the noise of the block of updates that begins with this update of the epoch."""
+        self._position = (update + self.block) % self.updates
         for generator, noise in zip(self._noise, self.noise.view(len(self._noise), -1), strict=True):
             noise.normal_(generator=generator)
 
     def batch(self, update: int) -> Batch:
         """Return the batch of one update of this epoch; updates must be asked for in order, from 0."""
         if update % self.block == 0:
-            self.draw_noise()
+            self.draw_noise(update)
         return self.assemble(self.unlabeled_plan[update], self.labeled_plan[update], update % self.block)
 
     def assemble(self, unlabeled: Tensor, labeled: Tensor, position: int) -> Batch:
@@ -165,18 +170,25 @@ class Batches:
         )
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the generators' states between two epochs: ``order`` and ``noise``, ``(members, bytes)``, CPU."""
-        return {
-            "order": torch.stack([generator.get_state() for generator in self._order]),
-            "noise": torch.stack([generator.get_state() for generator in self._noise]),
-        }
+        """Return the generators' states, ``(members, bytes)`` on the CPU.
 
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Continue the draws from a `state_dict` saved on the same kind of device."""
+        ``order``: at the start of this epoch or, between two epochs, of the next one; ``noise``: now.
+        """
+        order = self._order_at_start if self._position else self._order_state()
+        return {"order": order, "noise": torch.stack([generator.get_state() for generator in self._noise])}
+
+    def load_state_dict(self, state: Mapping[str, Tensor], update: int = 0) -> None:
+        """Continue the draws from a `state_dict` saved on the same kind of device, before this update of an epoch."""
         for generators, saved in ((self._order, state["order"]), (self._noise, state["noise"])):
             for generator, member_state in zip(generators, saved, strict=True):
                 # clone: set_state of torch 2.13 crashes on a view that does not begin its storage
                 generator.set_state(member_state.clone())
+        if update:
+            self.start_epoch()
+            self._position = update
+
+    def _order_state(self) -> Tensor:
+        return torch.stack([generator.get_state() for generator in self._order])
 
 
 def _level_noise(noise: Tensor, rows: int, shape: tuple[int, ...]) -> Tensor:

@@ -10,7 +10,7 @@ from copy import deepcopy
 from dataclasses import KW_ONLY, dataclass, fields, replace
 from functools import partial
 from math import prod
-from numbers import Integral
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -30,6 +30,7 @@ from tikas.data.transforms import TRANSFORMS, check_scale, value_range, warn_few
 from tikas.model.gamma import gamma
 from tikas.model.ladder import Model
 from tikas.model.specs import RungSpec, channels_last_hint
+from tikas.training.checkpoint import Checkpointer, weights_digest
 from tikas.training.engines import SECOND_THREAD_FROM
 from tikas.training.environment import (
     full_precision,
@@ -76,6 +77,8 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
     precision: str = "fast"
     n_members: int = 1
     warm_start: bool = False
+    checkpoint: str | Path | Checkpointer | None = None
+    checkpoint_every: float = 60.0
     random_state: Any = None
     device: str | None = None
     verbose: bool = False
@@ -236,10 +239,10 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
             members[number] = member
             history += [{"member": number, **line, "epoch": epochs[number] + line["epoch"]} for line in lines]
         if result.interrupted:
+            how = f" with n_members={len(members)} and warm_start=True" if self.checkpoint is None else ""
             warnings.warn(
                 f"Training was interrupted after {len(result.histories[-1])} of {recipe.epochs} epochs; "
-                f"{len(result.members)} of {self.n_members} members were trained. To continue, call fit again with "
-                f"n_members={len(members)} and warm_start=True.",
+                f"{len(result.members)} of {self.n_members} members were trained. To continue, call fit again{how}.",
                 UserWarning,
                 stacklevel=3,
             )
@@ -249,11 +252,26 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         """Return the fitted members that training continues from, if it does."""
         return getattr(self, "ladders_", None) if self.warm_start else None
 
-    def _seeds(self) -> list[int]:
-        """Return the seed of each member."""
+    def _checkpointer(self) -> Checkpointer | None:
+        """Return what saves snapshots, if a folder for them was given."""
+        if self.checkpoint is None or isinstance(self.checkpoint, Checkpointer):
+            return self.checkpoint
+        check_scalar(self.checkpoint_every, "checkpoint_every", Real, min_val=0)
+        variant = weights_digest(self.network) if isinstance(self.network, nn.Module) else ""
+        return Checkpointer(self.checkpoint, seconds=self.checkpoint_every, variant=variant)
+
+    def _delete_snapshots(self, checkpointer: Checkpointer | None) -> None:
+        """Delete the snapshots of a fit that is finished."""
+        if checkpointer is not None and not self.interrupted_:
+            checkpointer.delete(range(self.n_members))
+
+    def _seeds(self, checkpointer: Checkpointer | None) -> list[int]:
+        """Return the seed of each member; without a random state, those of the fit that is resumed."""
         check_scalar(self.n_members, "n_members", Integral, min_val=1)
         if isinstance(self.random_state, Integral):
             return [int(self.random_state) + member for member in range(self.n_members)]
+        if self.random_state is None and checkpointer is not None and (seeds := checkpointer.seeds()):
+            return seeds
         drawn = check_random_state(self.random_state).randint(2**31 - 1, size=self.n_members)
         return [int(seed) for seed in drawn]
 

@@ -81,6 +81,12 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
         Number of ladders with different seeds. They are trained together, and their probabilities are averaged.
     warm_start : bool, default=False
         Whether `fit` continues training the ladders of the previous `fit`.
+    checkpoint : path, Checkpointer or None, default=None
+        Folder for snapshots of the training. If `fit` is stopped (by Ctrl-C, SIGTERM, or because the process died), the
+        same call on the same data continues from the newest one, with the same result as without the stop. A finished
+        `fit` deletes its snapshots.
+    checkpoint_every : float, default=60.0
+        Seconds between two snapshots; 0 means after every epoch.
     random_state : int, RandomState or None, default=None
         Determines initial weights, order of rows and noise. Member ``i`` has the seed ``random_state + i`` if this is
         an int.
@@ -216,7 +222,8 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
         """
         with self._fitting():
             recipe = self._recipe()
-            seeds = self._seeds()
+            checkpointer = self._checkpointer()
+            seeds = self._seeds(checkpointer)
             rows = self._check_training_rows(X, recipe)
             labels = one_per_row(y, len(rows))
             codes, classes = encode_labels(labels, None if self.classes is None else as_array(self.classes))
@@ -228,7 +235,8 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
                 recipe, rows[selected], codes[selected], weights, splits, classes
             )
             with progress_bar(shown=self.verbose) as callback:
-                trainer = Trainer(recipe, device=self.device, callbacks=[callback] if callback else [], build=build)
+                callbacks = [callback] if callback else []
+                trainer = Trainer(recipe, self.device, callbacks, build, checkpointer)
                 result = trainer.fit(dataset, splits, seeds, self._earlier_members())
             self._set_result(result, recipe, seeds)
             self.classes_: Array = classes
@@ -237,6 +245,7 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
             if unlabeled.any():
                 probabilities = self._predict_rows(rows[unlabeled], "probabilities")
                 self.transduction_[unlabeled] = classes[probabilities.argmax(1)]
+        self._delete_snapshots(checkpointer)
         return self
 
     def predict_proba(self, X: ArrayLike) -> Array:

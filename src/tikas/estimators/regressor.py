@@ -66,6 +66,12 @@ class LadderRegressor(RegressorMixin, LadderEstimator):  # type: ignore[misc]
         Number of ladders with different seeds. They are trained together, and their predictions are averaged.
     warm_start : bool, default=False
         Whether `fit` continues training the ladders of the previous `fit`. The scale of the targets is kept.
+    checkpoint : path, Checkpointer or None, default=None
+        Folder for snapshots of the training. If `fit` is stopped (by Ctrl-C, SIGTERM, or because the process died), the
+        same call on the same data continues from the newest one, with the same result as without the stop. A finished
+        `fit` deletes its snapshots.
+    checkpoint_every : float, default=60.0
+        Seconds between two snapshots; 0 means after every epoch.
     random_state : int, RandomState or None, default=None
         Determines initial weights, order of rows and noise. Member ``i`` has the seed ``random_state + i`` if this is
         an int.
@@ -185,7 +191,8 @@ class LadderRegressor(RegressorMixin, LadderEstimator):  # type: ignore[misc]
         """
         with self._fitting():
             recipe = self._recipe()
-            seeds = self._seeds()
+            checkpointer = self._checkpointer()
+            seeds = self._seeds(checkpointer)
             rows = self._check_training_rows(X, recipe)
             values = as_values(one_per_row(y, len(rows)))
             selected, weights = self._select_rows(len(rows), sample_weight, splits)
@@ -202,13 +209,15 @@ class LadderRegressor(RegressorMixin, LadderEstimator):  # type: ignore[misc]
                 recipe, rows[selected], standardized[selected], weights, splits
             )
             with progress_bar(shown=self.verbose) as callback:
-                trainer = Trainer(recipe, device=self.device, callbacks=[callback] if callback else [], build=build)
+                callbacks = [callback] if callback else []
+                trainer = Trainer(recipe, self.device, callbacks, build, checkpointer)
                 result = trainer.fit(dataset, splits, seeds, self._earlier_members())
             self._set_result(result, recipe, seeds)
             self.transduction_ = values.copy()
             unlabeled = np.isnan(values)
             if unlabeled.any():
                 self.transduction_[unlabeled] = self._to_values(self._predict_rows(rows[unlabeled], "outputs"))
+        self._delete_snapshots(checkpointer)
         return self
 
     def _to_values(self, outputs: Array) -> Array:

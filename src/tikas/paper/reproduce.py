@@ -27,8 +27,8 @@ from tikas.training.environment import full_precision, pick_device
 from tikas.training.recipe import Preprocess, Recipe
 from tikas.training.trainer import Build, Trainer, error_of
 
-SNAPSHOTS = "unfinished"
-"""Folder beside the records with the snapshots of members that are training."""
+UNFINISHED = ".unfinished"
+"""Suffix of the folder beside the file of records, with the snapshots of members that are training."""
 
 
 class Member(NamedTuple):
@@ -108,8 +108,12 @@ def reproduce(
     outcome = Outcome(finished_before=len(members) - len(missing))
     for ensemble in _ensembles(missing, max_members):
         first = ensemble[0].experiment
-        checkpointer = Checkpointer(output.parent / SNAPSHOTS, variant=f"attached to {first.attached}")
-        new: dict[str, dict[str, Any]] = {}
+        checkpointer = Checkpointer(
+            output.with_suffix(UNFINISHED),
+            names=[f"{experiment.name.replace('/', '-')}-seed-{seed}" for experiment, seed in ensemble],
+            variant=f"attached to {first.attached}",
+        )
+        new: dict[int, dict[str, Any]] = {}
         try:
             with progress_bar(shown=not quiet, title=_title(ensemble)) as callback:
                 train, test = _load(first.data, first.recipe.preprocess, first.recipe.takes_maps, data_dir, device)
@@ -124,10 +128,10 @@ def reproduce(
             outcome.interrupted = True
         except (ArithmeticError, MemoryError, OSError, RuntimeError, ValueError) as error:
             outcome.failures |= {member.experiment.name: str(error) for member in ensemble}
-        for snapshot, record in new.items():
+        for index, record in new.items():
             record["revision"] = revision_at_start
             append_record(output, record)
-            checkpointer.delete(snapshot)
+            checkpointer.delete([index])
             records.add(record)
             outcome.measured += 1
         for name, group in groupby(new.values(), key=lambda record: record["experiment"]):
@@ -174,27 +178,25 @@ def _measure(
     test: Dataset,
     checkpointer: Checkpointer,
     outcome: Outcome,
-) -> dict[str, dict[str, Any]]:
-    """Train an ensemble, and return a record of each member that was trained to its end, by the key of its snapshot."""
+) -> dict[int, dict[str, Any]]:
+    """Train an ensemble, and return a record of each member that was trained to its end, by its index."""
     started = time.perf_counter()
     device = pick_device(trainer.device)
     splits: list[Split] = []
-    keys: list[str] = []
     for experiment, seed in ensemble:
         labels = None if experiment.labels == "all" else experiment.labels
         splits.append(split(train.targets, labels, validation=experiment.validation, seed=seed))
-        keys.append(checkpointer.key(experiment.recipe, seed, splits[-1], train, device))
     result = trainer.fit(train, splits, [seed for _, seed in ensemble])
     outcome.interrupted = result.interrupted
     for index, reason in result.failed.items():
         experiment, seed = ensemble[index]
         outcome.failures[f"{experiment.name}, seed {seed}"] = reason
 
-    records: dict[str, dict[str, Any]] = {}
+    records: dict[int, dict[str, Any]] = {}
     for index, model, history in zip(result.indices, result.members, result.histories, strict=True):
         experiment, seed = ensemble[index]
         if len(history) == experiment.recipe.epochs:
-            records[keys[index]] = {
+            records[index] = {
                 "experiment": experiment.name,
                 "data": experiment.data,
                 "labels": experiment.labels,
@@ -216,10 +218,10 @@ def _measure(
     }
     # Seconds of an ensemble that was resumed, interrupted or lost members are not those of a whole run.
     complete = not (checkpointer.resumed_after or result.interrupted or result.failed)
-    for key, record in records.items():
+    for index, record in records.items():
         record |= shared
         if not complete:
-            record["continued_after_epochs"] = checkpointer.resumed_after.get(key, [])
+            record["continued_after_epochs"] = checkpointer.resumed_after.get(checkpointer.name(index), [])
     return records
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import glob
 import hashlib
 import json
 import os
@@ -11,18 +12,21 @@ import shutil
 import time
 import warnings
 import zlib
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
 
 import numpy as np
 import torch
+from filelock import FileLock, Timeout
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
+import tikas
 from tikas.data.datasets import Dataset
 from tikas.data.splits import Split
+from tikas.model.ladder import Model
 from tikas.training.recipe import Recipe
 
 _HEADER, _CHECKSUM = "tikas", "checksum"
@@ -130,7 +134,7 @@ def _replace_file(path: Path, payload: bytes) -> None:
     target = Path(os.path.realpath(path))  # of a link, the file that it points to
     if target.exists() and not target.is_file() and not target.is_dir():
         raise OSError(errno.EINVAL, "Not a regular file", str(target))
-    temporary = target.with_name(f".{uuid4().hex}.partial")
+    temporary = target.with_name(f".{target.name}.{uuid4().hex}.partial")
     try:
         with temporary.open("xb") as file:
             file.write(payload)
@@ -146,120 +150,168 @@ def _replace_file(path: Path, payload: bytes) -> None:
 
 
 class Snapshot(NamedTuple):
-    """A member after the epochs of its history: the engine's state of it, and after which epochs it was resumed."""
+    """A member after some updates: what its engine needs to continue, and what was recorded so far.
+
+    `costs` are those of the updates of an epoch that is not complete, ``(updates, 1 + levels)``.
+    """
 
     tensors: Mapping[str, Tensor]
     history: list[dict[str, Any]]
-    resumed_after: list[int]
+    updates: int
+    costs: Tensor
 
 
 class Checkpointer:
     """Writes a snapshot of every member to a folder now and then, and finds it again to resume the same fit.
 
     A resumed fit gives the same result as one without interruption: on a CPU bit by bit, if the same members train
-    together. Snapshots are not deleted when the fit ends: call `delete` once its result is saved.
+    together. The last two snapshots of a member are kept, so that there is one whatever happens while another is
+    written. They are not deleted when the fit ends: call `delete` once its result is safe.
 
     Parameters
     ----------
     folder : str or Path
-        Created with the first snapshot.
+        Created if it does not exist. Members in it are locked while they train.
+    seconds : float, default=60
+        Least time between two snapshots. It grows where writing takes long; 0 means after every epoch.
+    names : sequence of str, optional
+        Names of the members' files. Default: ``member-0``, ``member-1``, ...
     variant : str, default=""
         What decides the result besides recipe, seed, split and data, such as the function that builds the members.
-    seconds : float, default=60
-        Least time between two snapshots of a member. It grows where writing takes long.
+    accept : collection of str, default=()
+        What may differ in a snapshot to resume from: "recipe", "data", "labels", "versions", "device", ...
 
     Attributes
     ----------
     resumed_after : dict of str to list of int
-        By key of a member that this object resumed: after which epochs it was resumed, in this and earlier processes.
+        By name of a member that this object resumed: after which epochs it was resumed, in this and earlier processes.
 
     Examples
     --------
     >>> import tempfile, torch
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     checkpointer = Checkpointer(folder)
-    ...     checkpointer.save(["a"], lambda: {"model.beta": torch.ones(1, 2)}, [[{"epoch": 1}]])
-    ...     (snapshot,) = Checkpointer(folder).load(["a"])
-    >>> snapshot.history, snapshot.tensors["model.beta"]
-    ([{'epoch': 1}], tensor([1., 1.]))
+    ...     checkpointer.open([{"seed": 0}])
+    ...     checkpointer.save([0], lambda: {"model.beta": torch.ones(1, 2)}, [[{"epoch": 1}]], 20)
+    ...     checkpointer.close()
+    ...     Checkpointer(folder).open([{"seed": 0}])
+    [0]
+    [20]
     """
 
-    def __init__(self, folder: str | Path, *, variant: str = "", seconds: float = 60.0) -> None:
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        seconds: float = 60.0,
+        names: Sequence[str] | None = None,
+        variant: str = "",
+        accept: Collection[str] = (),
+    ) -> None:
         self.folder = Path(folder)
-        self.variant = variant
         self.seconds = seconds
+        self.variant = variant
         self.resumed_after: dict[str, list[int]] = {}
+        self._given_names = names
+        self._accept = accept
+        self._identities: Sequence[Mapping[str, Any]] = ()
+        self._locks: list[FileLock] = []
+        self._latest: dict[str, int] = {}  # by name: which of its two files was written last, or is resumed from
         self._written: set[str] = set()
         self._started = time.monotonic()
         self._duration: float | None = None
 
-    def key(self, recipe: Recipe, seed: int, split: Split, dataset: Dataset, device: torch.device) -> str:
-        """Return the name of a member's snapshot: equal only for members that would learn the same.
+    def open(self, identities: Sequence[Mapping[str, Any]]) -> list[int]:
+        """Lock the members of a fit, and return after how many updates each one's snapshot was taken, 0 without one.
 
-        The data set is recognized by its shape, dtype and a sample of rows, and by the targets and weights used.
+        Members that trained together resume from the same update, although their newest snapshots may differ by one if
+        the process died while they were written.
+
+        Raises
+        ------
+        OSError
+            If the folder cannot be written to.
+        RuntimeError
+            If another process trains these members.
+        ValueError
+            If a snapshot is of another fit, or both of a member's are damaged.
         """
-        sample = dataset.rows[:: max(1, len(dataset) // SAMPLED_ROWS)]
-        targets: NDArray[Any] = dataset.targets[split.labeled]
-        arrays: list[NDArray[Any]] = [split.labeled, split.unlabeled, split.validation, sample, targets]
-        if dataset.weights is not None:
-            arrays.append(dataset.weights[split.labeled])
-        settings = (recipe.to_json(), seed, self.variant, dataset.rows.shape, str(dataset.rows.dtype))
-        digest = hashlib.sha256(repr((*settings, dataset.n_outputs, device.type, torch.__version__)).encode())
-        for array in arrays:
-            digest.update(f"{array.shape} {array.dtype}".encode())
-            digest.update(np.ascontiguousarray(array).tobytes())
-        return digest.hexdigest()[:32]
+        self._identities = identities
+        self.folder.mkdir(parents=True, exist_ok=True)
+        found: list[dict[int, int]] = []
+        try:
+            for member, identity in enumerate(identities):
+                self._lock(self.name(member))
+                found.append(self._find(self.name(member), identity))
+        except BaseException:
+            self.close()
+            raise
+        shared = set.intersection(*(set(each) for each in found if each)) if any(found) else set()
+        chosen = [max(shared or each) if each else 0 for each in found]
+        for member, (each, updates) in enumerate(zip(found, chosen, strict=True)):
+            if updates:
+                self._latest[self.name(member)] = each[updates]
+        self._started = time.monotonic()
+        return chosen
 
-    def epochs(self, key: str) -> int:
-        """Return after how many epochs a member's snapshot was taken, 0 without one."""
-        with contextlib.suppress(ModelFileError, OSError):
-            header = _read_header(self._path(key))[1]
-            return len(header["history"]) if header.get("kind") == _KIND else 0
-        return 0
+    def close(self) -> None:
+        """Unlock the members."""
+        while self._locks:
+            self._locks.pop().release()
 
-    def load(self, keys: Sequence[str]) -> list[Snapshot] | None:
-        """Return the snapshots of members that train together; None unless all are complete and of the same epoch."""
-        self._started, self._duration = time.monotonic(), None
+    def name(self, member: int) -> str:
+        """Return the name of a member's files."""
+        return f"member-{member}" if self._given_names is None else self._given_names[member]
+
+    def seeds(self) -> list[int] | None:
+        """Return the seeds of the members whose snapshots are in the folder, for a fit without a fixed random state."""
+        seeds: list[int] = []
+        while found := self._headers(self.name(len(seeds))):
+            seeds.append(int(found[0]["identity"]["seed"]))
+        return seeds or None
+
+    def load(self, members: Sequence[int]) -> list[Snapshot] | None:
+        """Return the snapshots of members that resume together; None if they begin."""
         snapshots = []
-        for key in keys:
-            with contextlib.suppress(ModelFileError, OSError):
-                tensors, header = read_tensors(self._path(key))
-                if header.get("kind") == _KIND:
-                    snapshots.append(Snapshot(tensors, header["history"], header["resumed_after"]))
-        if len(snapshots) < len(keys) or len({len(snapshot.history) for snapshot in snapshots}) > 1:
-            return None
-        for key, snapshot in zip(keys, snapshots, strict=True):
-            if key not in self._written:  # else it is this process that continues
-                self.resumed_after[key] = sorted({*snapshot.resumed_after, len(snapshot.history)})
+        for name in map(self.name, members):
+            if name not in self._latest:
+                return None
+            tensors, header = read_tensors(self._path(name, self._latest[name]))
+            costs = tensors.pop("epoch.costs")
+            if name not in self._written:  # else it is this process that continues
+                self.resumed_after[name] = sorted({*header["resumed_after"], len(header["history"])})
+            snapshots.append(Snapshot(tensors, header["history"], header["updates"], costs))
         return snapshots
 
-    def is_due(self, size: int) -> bool:
+    def is_due(self, size: int, *, within_epoch: bool = False) -> bool:
         """Return whether the members that train now, of `size` bytes together, should be saved."""
+        if self.seconds == 0:
+            return not within_epoch
         duration = size / ASSUMED_BYTES_PER_SECOND if self._duration is None else self._duration
         return time.monotonic() >= self._started + max(self.seconds, duration / MAX_SHARE_OF_TIME)
 
     def save(
         self,
-        keys: Sequence[str],
+        members: Sequence[int],
         state: Callable[[], Mapping[str, Tensor]],
         histories: Sequence[Sequence[Mapping[str, Any]]],
+        updates: int,
+        costs: Tensor | None = None,
         skip: Container[int] = (),
     ) -> None:
-        """Write a snapshot of members, by position, but those in `skip`. Where that fails it only warns.
+        """Write a snapshot of the members that train together, but those whose position is in `skip`.
 
-        `state` returns tensors ``(members, ...)``.
+        `state` returns tensors ``(members, ...)``; `costs` of an incomplete epoch are ``(updates, members, 1 +
+        levels)``. Where writing fails it only warns, and the earlier snapshots stay.
         """
         started = time.monotonic()
         try:
             tensors = state()
-            self.folder.mkdir(parents=True, exist_ok=True)
-            for member, (key, history) in enumerate(zip(keys, histories, strict=True)):
-                if member in skip:
-                    continue
-                resumed_after = self.resumed_after.get(key, [])
-                header = {"kind": _KIND, "history": list(history), "resumed_after": resumed_after}
-                write_tensors(self._path(key), {name: tensor[member] for name, tensor in tensors.items()}, header)
-                self._written.add(key)
+            for position, (member, history) in enumerate(zip(members, histories, strict=True)):
+                if position not in skip:
+                    own = {name: tensor[position] for name, tensor in tensors.items()}
+                    own["epoch.costs"] = costs[:, position] if costs is not None and len(costs) else torch.empty(0)
+                    self._write(member, own, history, updates)
         except (OSError, MemoryError, RuntimeError) as error:  # RuntimeError: torch could not allocate the copies
             cause = error.__cause__ if isinstance(error.__cause__, OSError) else error
             reason = getattr(cause, "strerror", None) or cause
@@ -268,11 +320,132 @@ class Checkpointer:
         self._started = time.monotonic()
         self._duration = self._started - started
 
-    def delete(self, key: str) -> None:
-        """Delete a member's snapshot, if there is one, and the folder if it is empty."""
-        self._path(key).unlink(missing_ok=True)
+    def delete(self, members: Iterable[int]) -> None:
+        """Delete the snapshots of members, and the folder if it is empty then."""
+        for name in map(self.name, members):
+            for file in self._files(name):
+                file.unlink(missing_ok=True)
+            self._latest.pop(name, None)
         with contextlib.suppress(OSError):
             self.folder.rmdir()
 
-    def _path(self, key: str) -> Path:
-        return self.folder / f"{key}.safetensors"
+    def _path(self, name: str, generation: int) -> Path:
+        return self.folder / f"{name}.{generation}.safetensors"
+
+    def _files(self, name: str) -> list[Path]:
+        """Return the files of a member that exist: snapshots, the lock, and what a killed process was writing."""
+        escaped = glob.escape(name)
+        partial = self.folder.glob(f".{escaped}.[01].safetensors.*.partial")
+        return [*(self._path(name, generation) for generation in (0, 1)), self.folder / f"{name}.lock", *partial]
+
+    def _lock(self, name: str) -> None:
+        lock = FileLock(self.folder / f"{name}.lock", timeout=0, thread_local=False)
+        try:
+            lock.acquire()
+        except Timeout as error:
+            raise RuntimeError(
+                f"Another process trains {name} of {self.folder} at this moment. Wait until it ends, stop it, or give "
+                "another folder."
+            ) from error
+        self._locks.append(lock)
+
+    def _headers(self, name: str) -> list[dict[str, Any]]:
+        """Return the headers of a member's snapshots that can be read."""
+        headers = []
+        for generation in (0, 1):
+            with contextlib.suppress(ModelFileError, OSError):
+                headers.append(_read_header(self._path(name, generation))[1])
+        return headers
+
+    def _find(self, name: str, identity: Mapping[str, Any]) -> dict[int, int]:
+        """Return a member's whole snapshots: which of its two files by its number of updates."""
+        found, damage = {}, None
+        for generation in (0, 1):
+            try:
+                header = read_tensors(self._path(name, generation))[1]
+            except FileNotFoundError:
+                continue
+            except ModelFileError as error:
+                damage = error
+                continue
+            if header.get("kind") != _KIND:
+                raise ValueError(f"{self._path(name, generation)} is not a snapshot. Give another folder.")
+            differences = _differences(header["identity"], identity, self._accept)
+            if differences:
+                raise ValueError(
+                    f"{self.folder} has a snapshot of another fit, which differs in {'; '.join(differences)}. Use the "
+                    "same settings and data to continue it, or delete the folder to begin again."
+                )
+            found[int(header["updates"])] = generation
+        if damage is not None and not found:
+            raise ModelFileError(f"{damage} There is no earlier snapshot of {name}: delete the folder to begin again.")
+        return found
+
+    def _write(
+        self, member: int, tensors: Mapping[str, Tensor], history: Sequence[Mapping[str, Any]], updates: int
+    ) -> None:
+        """Write a member's snapshot in the place of the older one."""
+        name = self.name(member)
+        generation = 1 - self._latest.get(name, 1)
+        header = {
+            "kind": _KIND,
+            "identity": self._identities[member],
+            "history": list(history),
+            "updates": updates,
+            "resumed_after": self.resumed_after.get(name, []),
+        }
+        write_tensors(self._path(name, generation), tensors, header)
+        self._latest[name] = generation
+        self._written.add(name)
+
+
+def identity_of(
+    recipe: Recipe, seed: int, split: Split, dataset: Dataset, device: torch.device, variant: str, start: Model | None
+) -> dict[str, Any]:
+    """Return what decides the result of a member, as JSON. Large arrays are recognized by a hash, rows by a sample."""
+    sample = dataset.rows[:: max(1, len(dataset) // SAMPLED_ROWS)]
+    labels = [split.labeled, split.unlabeled, split.validation, dataset.targets[split.labeled]]
+    if dataset.weights is not None:
+        labels.append(dataset.weights[split.labeled])
+    return {
+        "recipe": json.loads(recipe.to_json()),
+        "seed": seed,
+        "data": f"{dataset.rows.dtype} rows of shape {dataset.rows.shape}, {_digest([sample])}",
+        "labels": f"{len(split.labeled)} labels, {dataset.n_outputs} outputs, {_digest(labels)}",
+        "start": "" if start is None else weights_digest(start),
+        "variant": variant,
+        "device": device.type,
+        "versions": {"tikas": tikas.__version__, "torch": torch.__version__},
+    }
+
+
+def weights_digest(model: nn.Module | Model) -> str:
+    """Return a hash of all parameters and buffers of a model."""
+    tensors = model.state_dict().values()
+    return _digest([tensor.detach().cpu().numpy() for tensor in tensors if isinstance(tensor, Tensor)])
+
+
+def _digest(arrays: Iterable[NDArray[Any]]) -> str:
+    digest = hashlib.sha256()
+    for array in arrays:
+        digest.update(f"{array.shape} {array.dtype}".encode())
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()[:16]
+
+
+def _differences(saved: Mapping[str, Any], given: Mapping[str, Any], accept: Collection[str]) -> list[str]:
+    """Say for each field in which two identities differ what it was and what it is."""
+    found = []
+    for name, value in given.items():
+        before = saved.get(name)
+        if name in accept or before == value:
+            continue
+        if isinstance(value, dict) and isinstance(before, dict):
+            found += [
+                f"{name}: {field}={before.get(field)!r} then, {value[field]!r} now"
+                for field in value
+                if before.get(field) != value[field]
+            ]
+        else:
+            found.append(f"{name}: {before!r} then, {value!r} now")
+    return found

@@ -69,11 +69,12 @@ class CompiledEngine:
         self._costs = compile_function(self.learning.training_costs, _options())
         self._step = compile_function(adam_step, _options())
 
-    def train_epoch(self, rates: Tensor) -> Tensor:
-        """Train for one epoch; see `Engine.train_epoch`."""
-        self.batches.start_epoch()
+    def train_epoch(self, rates: Tensor, first: int = 0) -> Tensor:
+        """Train for one epoch or a part of it; see `Engine.train_epoch`."""
+        if first == 0:
+            self.batches.start_epoch()
         rates = rates.to(self.batches.device, torch.float32)
-        return torch.stack([self._update(self.batches.batch(update), rate) for update, rate in enumerate(rates)])
+        return torch.stack([self._update(self.batches.batch(update), rate) for update, rate in enumerate(rates, first)])
 
     def _update(self, batch: Batch, rate: Tensor) -> Tensor:
         costs = self._costs(*batch)
@@ -96,7 +97,7 @@ class CompiledEngine:
 
     def load_state_dict(self, state: Mapping[str, Tensor], updates: int) -> None:
         """Restore a `state_dict` taken after `updates` updates."""
-        load_engine_state(self.tensors(), self.batches, state, self.members)
+        load_engine_state(self.tensors(), self.batches, state, self.members, updates)
         self._updates = updates
         for value, copy in zip(self._values, self._copies, strict=True):
             if copy is not None:

@@ -53,8 +53,10 @@ class Graph:
         self._graph: torch.cuda.CUDAGraph | None = None
         self._ready = False
 
-    def epoch(self, rates: Tensor, update: Callable[[range], object], moments: Sequence[Tensor]) -> Iterator[Tensor]:
-        """Train for one epoch; yield a copy of `costs` after each block.
+    def epoch(
+        self, rates: Tensor, first: int, update: Callable[[range], object], moments: Sequence[Tensor]
+    ) -> Iterator[Tensor]:
+        """Train for one epoch, or the part of it that begins with update `first`; yield `costs` after each block.
 
         Parameters
         ----------
@@ -67,7 +69,8 @@ class Graph:
             What an update changes even if the learning rate is zero: the moments and the step of the optimizer.
         """
         batches, block = self.batches, self.batches.block
-        batches.start_epoch()
+        if first == 0:
+            batches.start_epoch()
         rates = rates.float()
         if not self._ready:
             self.unlabeled = batches.unlabeled_plan[:block].clone()
@@ -78,12 +81,12 @@ class Graph:
             self._ready = True
         if self._graph is not None:
             rates = rates.pin_memory().to(batches.device, non_blocking=True)
-        for first in range(0, batches.updates, block):
-            chosen = slice(first, first + block)
+        for start in range(0, len(rates), block):
+            chosen = slice(first + start, first + start + block)
             self.unlabeled.copy_(batches.unlabeled_plan[chosen])
             self.labeled.copy_(batches.labeled_plan[chosen])
-            self.rates.copy_(rates[chosen])
-            batches.draw_noise()
+            self.rates.copy_(rates[start : start + block])
+            batches.draw_noise(first + start)
             if self._graph is None:
                 update(range(block))
             else:
@@ -174,14 +177,14 @@ class CudaGraphEngine:
         levels = len(self.eager.model.shapes)
         self._graph = Graph(batches, torch.zeros(batches.block, *members, 1 + levels, device=batches.device))
 
-    def train_epoch(self, rates: Tensor) -> Tensor:
-        """Train for one epoch; see `Engine.train_epoch`."""
-        return torch.cat(list(self.blocks(rates)))
+    def train_epoch(self, rates: Tensor, first: int = 0) -> Tensor:
+        """Train for one epoch or a part of it; see `Engine.train_epoch`."""
+        return torch.cat(list(self.blocks(rates, first)))
 
-    def blocks(self, rates: Tensor) -> Iterator[Tensor]:
-        """Train for one epoch; yield the costs of each block of updates, ``(block, *members, 1 + levels)``."""
+    def blocks(self, rates: Tensor, first: int = 0) -> Iterator[Tensor]:
+        """Train like `train_epoch`; yield the costs of each block of updates, ``(block, *members, 1 + levels)``."""
         moments = [tensor for state in self.eager.adam_state() for tensor in state.values()]
-        return self._graph.epoch(rates, self._update, moments)
+        return self._graph.epoch(rates, first, self._update, moments)
 
     def _update(self, positions: range) -> None:
         for position in positions:
@@ -247,13 +250,13 @@ class SideBySideEngine:
         self.dtype = self.engines[0].dtype
         self._streams = [SideStream(batches.device) for _ in models]
 
-    def train_epoch(self, rates: Tensor) -> Tensor:
-        """Train for one epoch; see `Engine.train_epoch`."""
+    def train_epoch(self, rates: Tensor, first: int = 0) -> Tensor:
+        """Train for one epoch or a part of it; see `Engine.train_epoch`."""
         rates = rates.view(len(rates), -1).expand(-1, self.members)
-        epochs = [engine.blocks(rates[:, member].contiguous()) for member, engine in enumerate(self.engines)]
+        epochs = [engine.blocks(rates[:, member].contiguous(), first) for member, engine in enumerate(self.engines)]
         costs: list[list[Tensor]] = [[] for _ in epochs]
         try:
-            for _ in range(0, self.batches.updates, self.batches.block):  # in turn, so that none gets far ahead
+            for _ in range(0, len(rates), self.batches.block):  # in turn, so that none gets far ahead
                 for epoch, stream, blocks in zip(epochs, self._streams, costs, strict=True):
                     with stream.run():
                         blocks.append(next(epoch))

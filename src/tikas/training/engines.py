@@ -30,8 +30,8 @@ class Engine(Protocol):
     members: int
     batches: Batches
 
-    def train_epoch(self, rates: Tensor) -> Tensor:
-        """Train for one epoch.
+    def train_epoch(self, rates: Tensor, first: int = 0) -> Tensor:
+        """Train for one epoch, or for the part of it that begins with update `first`: whole blocks of the batches.
 
         `rates` are the learning rates, ``(updates,)`` or ``(updates, members)``. Returns the costs of every update,
         ``(updates, *members, 1 + levels)``: the supervised cost, then the unweighted denoising cost of each level.
@@ -87,11 +87,12 @@ class EagerEngine:
         self.optimizer = self._adam(self.model.parameters())
         self._steps: list[Tensor] = []
 
-    def train_epoch(self, rates: Tensor) -> Tensor:
-        """Train for one epoch; see `Engine.train_epoch`."""
-        self.batches.start_epoch()
+    def train_epoch(self, rates: Tensor, first: int = 0) -> Tensor:
+        """Train for one epoch or a part of it; see `Engine.train_epoch`."""
+        if first == 0:
+            self.batches.start_epoch()
         costs = []
-        for update, rate in enumerate(rates.to(self.batches.device, torch.float32)):
+        for update, rate in enumerate(rates.to(self.batches.device, torch.float32), first):
             costs.append(self.update(self.batches.batch(update), rate))
         return torch.stack(costs)
 
@@ -143,7 +144,7 @@ class EagerEngine:
 
     def load_state_dict(self, state: Mapping[str, Tensor], updates: int) -> None:
         """Restore a `state_dict` taken after `updates` updates."""
-        load_engine_state(self.tensors(), self.batches, state, self.members)
+        load_engine_state(self.tensors(), self.batches, state, self.members, updates)
         for adam in self.adam_state():
             adam["step"].fill_(updates)
 
@@ -181,9 +182,9 @@ def engine_state(tensors: Mapping[str, Tensor], batches: Batches, members: int) 
 
 @torch.no_grad()
 def load_engine_state(
-    tensors: Mapping[str, Tensor], batches: Batches, state: Mapping[str, Tensor], members: int
+    tensors: Mapping[str, Tensor], batches: Batches, state: Mapping[str, Tensor], members: int, updates: int
 ) -> None:
-    """Copy an `engine_state` into an engine's tensors and its batches."""
+    """Copy an `engine_state`, taken after `updates` updates, into an engine's tensors and its batches."""
     for name, tensor in tensors.items():
         saved, expected = state.get(name), (1, *tensor.shape) if members == 1 else tuple(tensor.shape)
         if saved is None or saved.shape != expected:
@@ -193,7 +194,7 @@ def load_engine_state(
                 "it: delete the snapshot to start again."
             )
         tensor.copy_(saved[0] if members == 1 else saved)
-    batches.load_state_dict({name: state[f"batches.{name}"] for name in ("order", "noise")})
+    batches.load_state_dict({name: state[f"batches.{name}"] for name in ("order", "noise")}, updates % batches.updates)
 
 
 def choose_engine(models: Sequence[Model], batches: Batches, updates: int, *, exact: bool) -> Engine:

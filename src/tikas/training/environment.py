@@ -5,10 +5,13 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
+from types import FrameType
 from typing import Any
 
 import torch
@@ -48,15 +51,9 @@ def pick_device(device: str | torch.device | None = None) -> torch.device:
 
 
 @contextmanager
-def training_environment(device: torch.device) -> Iterator[None]:
-    """Train with PyTorch's defaults, whatever the caller has set, and keep freed memory on a CPU."""
-    with (
-        torch.inference_mode(False),
-        torch.enable_grad(),
-        plain_computation(),
-        float32_default(),
-        _freed_memory_kept(device),
-    ):
+def training_environment() -> Iterator[None]:
+    """Train with PyTorch's defaults, whatever the caller has set."""
+    with torch.inference_mode(False), torch.enable_grad(), plain_computation(), float32_default():
         yield
 
 
@@ -90,10 +87,10 @@ def float32_default() -> Iterator[None]:
 
 
 @contextmanager
-def arithmetic(device: torch.device, *, exact: bool, one_thread: bool) -> Iterator[None]:
-    """Train with TF32 products on a GPU unless `exact`; on a CPU in float32 and, if asked for, with one thread."""
+def arithmetic(device: torch.device, *, exact: bool, small: bool) -> Iterator[None]:
+    """Train with TF32 products on a GPU unless `exact`; on a CPU in float32, `small` updates with one thread."""
     benchmark, on_gpu = torch.backends.cudnn.benchmark, device.type == "cuda"
-    with _precision(tf32=on_gpu and not exact), single_thread(one_thread and not on_gpu):
+    with _precision(tf32=on_gpu and not exact), single_thread(small and not on_gpu):
         torch.backends.cudnn.benchmark = on_gpu or benchmark
         try:
             yield
@@ -116,6 +113,30 @@ def single_thread(enabled: bool) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
+
+
+@contextmanager
+def deferred_signals(*, enabled: bool) -> Iterator[list[int]]:
+    """Note Ctrl-C and SIGTERM in the list that this yields, instead of stopping in the middle of an update.
+
+    A second Ctrl-C stops at once. Only the main thread may handle signals; elsewhere nothing changes.
+    """
+    received: list[int] = []
+    if not enabled or threading.current_thread() is not threading.main_thread():
+        yield received
+        return
+
+    def note(number: int, _: FrameType | None) -> None:
+        if received and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        received.append(number)
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager
@@ -178,15 +199,15 @@ def _gpus_in_use() -> range:
 
 
 @contextmanager
-def _freed_memory_kept(device: torch.device) -> Iterator[None]:
-    """Let glibc keep freed memory for the next allocation while training on a CPU.
+def freed_memory_kept(*, enabled: bool) -> Iterator[None]:
+    """Let glibc keep freed memory for the next allocation: for updates on a CPU that are not small.
 
     Every update allocates activations and gradients and frees them. glibc returns blocks of that size to the system,
     which clears the pages of the next ones: a tenth of an update of the paper's network, a quarter of Conv-Small's
     (`benchmarks/allocation.py`). glibc cannot tell what its thresholds are, so they are left where its own adaptation
     ends. Settings in the environment are respected.
     """
-    library = _glibc() if device.type == "cpu" else None
+    library = _glibc() if enabled else None
     if library is None:
         yield
         return

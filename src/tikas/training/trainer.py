@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import gc
+import signal
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass, field, fields, replace
 from math import ceil, prod
 from pathlib import Path
@@ -20,10 +21,12 @@ from tikas.data.datasets import Dataset
 from tikas.data.splits import Split
 from tikas.model.ladder import Model
 from tikas.training.callbacks import Progress
-from tikas.training.checkpoint import Checkpointer, Snapshot
+from tikas.training.checkpoint import Checkpointer, Snapshot, identity_of
 from tikas.training.engines import GPU_BLOCK, SECOND_THREAD_FROM, Engine, choose_engine, multiplications
 from tikas.training.environment import (
     arithmetic,
+    deferred_signals,
+    freed_memory_kept,
     full_precision,
     pick_device,
     private_random_state,
@@ -51,6 +54,9 @@ MEMORY_INFO, CONTROL_GROUP = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
 """Where Linux tells the memory of the machine, and that of a container."""
 UNKNOWN_MEMORY = 8 * 10**9
 """Free memory assumed of other systems: larger ensembles train in groups there."""
+
+NO_COSTS = torch.empty(0, dtype=torch.float64)
+"""At the start of an epoch. `torch.cat` leaves such a tensor out, whatever the shape of the others."""
 
 MAX_WATCHED_ROWS = 1000
 """Rows that the statistics are taken from when validation rows are measured during training."""
@@ -139,7 +145,7 @@ class Trainer:
     build : callable, default=Recipe.build
         Builds a member from a recipe, the shape of a row, the number of outputs and a seed.
     checkpointer : Checkpointer, optional
-        Saves snapshots while training; the same call resumes from them. Cannot be combined with models to start from.
+        Saves snapshots while training, and on SIGTERM and Ctrl-C; the same call resumes from them.
 
     Examples
     --------
@@ -155,7 +161,6 @@ class Trainer:
     def __init__(
         self,
         recipe: Recipe | Sequence[Recipe],
-        *,
         device: str | torch.device | None = None,
         callbacks: Sequence[Callable[[Progress], None]] = (),
         build: Build = Recipe.build,
@@ -200,22 +205,18 @@ class Trainer:
         """
         recipes = [self.recipe] * len(seeds) if isinstance(self.recipe, Recipe) else list(self.recipe)
         _check_members(recipes, splits, seeds)
-        if self.checkpointer is not None and start is not None:
-            raise ValueError(
-                "A checkpointer cannot be combined with models to start from, which its snapshots do not record. Leave "
-                "out one of them."
-            )
         device = pick_device(self.device)
         result = TrainingResult()
         modules = recipes[0].is_module or self.build is not Recipe.build  # these may draw from global generators
-        with training_environment(device), private_random_state() if modules else nullcontext():
+        locked = nullcontext() if self.checkpointer is None else closing(self.checkpointer)
+        with training_environment(), private_random_state() if modules else nullcontext(), locked:
             run = _Run(self, dataset, device, recipes, splits, seeds, start)
             queue = run.groups()
             run.group_count = len(queue)
             while queue and not result.interrupted:
                 members, epochs_before = queue.pop(0), run.epochs_done
                 try:
-                    run.train(members, result)
+                    _Group(run, members).train(result)
                     run.epochs_done = epochs_before + recipes[0].epochs  # also where all of the group diverged
                 except KeyboardInterrupt:
                     if not result.members:
@@ -261,29 +262,32 @@ class _Run:
         targets = torch.from_numpy(dataset.targets).to(device)
         self.targets = targets.unsqueeze(-1) if dataset.classes is None else targets
         self.weights = None if dataset.weights is None else torch.from_numpy(dataset.weights).to(device)
-        self.keys = [""] * len(seeds)
-        if trainer.checkpointer is not None:
-            members = zip(recipes, seeds, splits, strict=True)
-            self.keys = [trainer.checkpointer.key(*member, dataset, device) for member in members]
-        self.first = self._build(0)
+        self.first = self.build(0)
         self.group_count = self.epochs_done = 0
+        self.updates_done = [0] * len(seeds)
+        if trainer.checkpointer is not None:
+            variant = trainer.checkpointer.variant
+            self.updates_done = trainer.checkpointer.open(
+                [
+                    identity_of(*member, dataset, device, variant, None if start is None else start[index])
+                    for index, member in enumerate(zip(recipes, seeds, splits, strict=True))
+                ]
+            )
 
     def groups(self) -> list[list[int]]:
         """Return the members by the groups in which they train: of equal progress, and together small enough."""
-        checkpointer = self.trainer.checkpointer
-        done = [0 if checkpointer is None else checkpointer.epochs(key) for key in self.keys]
         size = 1
         if self.first.packable and len(self.seeds) > 1:
             size = max(1, int(MEMORY_SHARE * _free_bytes(self.device) // self._bytes_per_member()))
         groups = []
-        for epochs in sorted(set(done), reverse=True):
-            members = [member for member, own in enumerate(done) if own == epochs]
+        for updates in sorted(set(self.updates_done), reverse=True):
+            members = [member for member, own in enumerate(self.updates_done) if own == updates]
             count = ceil(len(members) / size)
             even = ceil(len(members) / count)
             groups += [members[first : first + even] for first in range(0, len(members), even)]
         return groups
 
-    def _build(self, member: int) -> Model:
+    def build(self, member: int) -> Model:
         """Build a member, with its initial weights or those that it starts from."""
         recipe, shape = self.recipes[member], self.dataset.rows.shape[1:]
         model = self.trainer.build(recipe, shape, self.dataset.n_outputs, self.seeds[member])
@@ -299,106 +303,8 @@ class _Run:
             ) from error
         return model
 
-    def train(self, members: Sequence[int], result: TrainingResult) -> None:
-        """Train some members together, from their snapshots if there are any, and add them to the result."""
-        recipes, splits = [self.recipes[member] for member in members], [self.splits[member] for member in members]
-        seeds, keys = [self.seeds[member] for member in members], [self.keys[member] for member in members]
-        recipe, checkpointer = recipes[0], self.trainer.checkpointer
-        snapshots = None if checkpointer is None else checkpointer.load(keys)
-        self._report_start(members, snapshots)
-        models = [self.first if member == 0 else self._build(member) for member in members]
-        models = [model.to(self.device) for model in models]
-        batches = Batches(
-            self.rows,
-            self.targets,
-            self.weights,
-            splits,
-            seeds,
-            models[0].shapes,
-            recipe.batch_size,
-            recipe.labeled_batch_size,
-            block=GPU_BLOCK if self.device.type == "cuda" else 1,
-            denoising=any(recipe.costs),
-        )
-        exact = recipe.precision == "exact"
-        engine = choose_engine(models, batches, recipe.epochs * batches.updates, exact=exact)
-        histories: list[History] = [[] for _ in members]
-        if snapshots is not None:
-            histories = [list(snapshot.history) for snapshot in snapshots]
-            engine.load_state_dict(_stack_snapshots(snapshots), len(histories[0]) * batches.updates)
-            del snapshots  # three tensors for every parameter
-        validation = _Validation(engine, splits, recipe.calibration) if len(splits[0].validation) else None
-        one_thread = multiplications(models, batches) < SECOND_THREAD_FROM
-        size = 3 * sum(parameter.nbytes for model in models for parameter in model.parameters())
-        failed: dict[int, str] = {}
-
-        with arithmetic(self.device, exact=exact, one_thread=one_thread):
-            try:
-                for epoch in range(len(histories[0]) + 1, recipe.epochs + 1):
-                    started = time.perf_counter()
-                    if not models[0].packable:
-                        seed_module_draws(seeds[0], epoch)
-                    rates = _learning_rates(recipes, (epoch - 1) * batches.updates, batches.updates)
-                    costs = engine.train_epoch(rates).reshape(batches.updates, len(members), -1).double().cpu()
-                    lines = _history_lines(recipes, costs, rates, epoch, time.perf_counter() - started)
-                    failed_before, failed = failed, {**_find_divergence(recipes, costs, epoch), **failed}
-                    if len(failed) > len(failed_before):
-                        self.report([], f"{len(failed)} of {len(members)} members diverged")
-                    if len(failed) == len(members):
-                        break
-                    if validation is not None and (epoch % validation.every == 0 or epoch == recipe.epochs):
-                        for line, error in zip(lines, validation.errors(), strict=True):
-                            line["validation_error"] = error
-                    for history, line in zip(histories, lines, strict=True):
-                        history.append(line)
-                    if checkpointer is not None and epoch < recipe.epochs and checkpointer.is_due(size):
-                        checkpointer.save(keys, engine.state_dict, histories, skip=failed)
-                    self.epochs_done += 1
-                    self.report([line for member, line in enumerate(lines) if member not in failed])
-            except KeyboardInterrupt:
-                if not histories[0]:
-                    raise
-                result.interrupted = True
-            try:
-                self._finish(members, engine, validation, histories, failed, result)
-            except KeyboardInterrupt:  # what is left takes a moment, and everything would be lost
-                result.interrupted = True
-                self._finish(members, engine, validation, histories, failed, result)
-
-    def _finish(
-        self,
-        members: Sequence[int],
-        engine: Engine,
-        validation: _Validation | None,
-        histories: Sequence[History],
-        failed: Mapping[int, str],
-        result: TrainingResult,
-    ) -> None:
-        """Measure and calibrate trained members, and add them to the result. May be repeated after an interruption."""
-        if validation is not None and len(failed) < len(members) and "validation_error" not in histories[0][-1]:
-            for history, error in zip(histories, validation.errors(), strict=True):
-                history[-1]["validation_error"] = error
-        finished: list[tuple[int, Model, History]] = []
-        for position, (member, model) in enumerate(zip(members, engine.models(), strict=True)):
-            recipe = self.recipes[member]
-            reason = failed.get(position) or _find_bad_weights(recipe, model)
-            if reason:
-                result.failed[member] = reason
-                continue
-            rows = torch.as_tensor(calibration_rows(self.splits[member], recipe.calibration), device=self.device)
-            # In training mode: frozen layers of a user module are recognized by their mode. On the device, from which
-            # an interrupted call may have moved it.
-            model.to(self.device).train()
-            with full_precision():
-                model.calibrate(self.rows[rows])
-            finished.append((member, model.eval().cpu(), histories[position]))
-        for member, model, history in finished:
-            result.indices.append(member)
-            result.seeds.append(self.seeds[member])
-            result.members.append(model)
-            result.histories.append(history)
-
-    def _report_start(self, members: Sequence[int], snapshots: Sequence[Snapshot] | None) -> None:
+    def report_start(self, members: Sequence[int], snapshots: Sequence[Snapshot] | None) -> None:
+        """Tell the callbacks that members begin, or resume, together."""
         message = f"starting {len(members)} member{'s' * (len(members) > 1)} on {self.device}"
         if self.first.packable:
             message += f", about {len(members) * self._bytes_per_member() / 1e9:.2g} GB"
@@ -434,6 +340,152 @@ class _Run:
         )
 
 
+class _Group:
+    """Members that train together, from their snapshots if there are any: their engine, and what was recorded."""
+
+    def __init__(self, run: _Run, members: Sequence[int]) -> None:
+        self.run, self.members, self.checkpointer = run, members, run.trainer.checkpointer
+        self.recipes, self.splits = (
+            [run.recipes[member] for member in members],
+            [run.splits[member] for member in members],
+        )
+        self.seeds, self.recipe = [run.seeds[member] for member in members], run.recipes[members[0]]
+        snapshots = None if self.checkpointer is None else self.checkpointer.load(members)
+        run.report_start(members, snapshots)
+        models = [(run.first if member == 0 else run.build(member)).to(run.device) for member in members]
+        self.packable = models[0].packable
+        self.batches = Batches(
+            run.rows,
+            run.targets,
+            run.weights,
+            self.splits,
+            self.seeds,
+            models[0].shapes,
+            self.recipe.batch_size,
+            self.recipe.labeled_batch_size,
+            block=GPU_BLOCK if run.device.type == "cuda" else 1,
+            denoising=any(self.recipe.costs),
+        )
+        exact, updates = self.recipe.precision == "exact", self.batches.updates
+        self.engine = choose_engine(models, self.batches, self.recipe.epochs * updates, exact=exact)
+        self.histories: list[History] = [[] for _ in members]
+        self.costs = NO_COSTS
+        """Costs of the updates of this epoch, ``(updates, members, 1 + levels)``."""
+        if snapshots is not None:
+            self.histories = [list(snapshot.history) for snapshot in snapshots]
+            self.engine.load_state_dict(_stack_snapshots(snapshots), snapshots[0].updates)
+            if snapshots[0].costs.numel():
+                self.costs = torch.stack([snapshot.costs for snapshot in snapshots], 1)
+        held_out = len(self.splits[0].validation) > 0
+        self.validation = _Validation(self.engine, self.splits, self.recipe.calibration) if held_out else None
+        self.small = multiplications(models, self.batches) < SECOND_THREAD_FROM
+        self.state_bytes = 3 * sum(parameter.nbytes for model in models for parameter in model.parameters())
+        self.failed: dict[int, str] = {}
+
+    def train(self, result: TrainingResult) -> None:
+        """Train the epochs that are left, and add the members to the result."""
+        recipes, updates, checkpointer = self.recipes, self.batches.updates, self.checkpointer
+        # With a checkpointer, an epoch is trained in parts of about a second, to stop and save between two of them.
+        # Modules draw from generators that are seeded once an epoch.
+        divided = checkpointer is not None and self.packable
+        part = self.batches.block if divided else updates
+        device, exact = self.run.device, self.recipe.precision == "exact"
+        with (
+            freed_memory_kept(enabled=device.type == "cpu" and not self.small),
+            arithmetic(device, exact=exact, small=self.small),
+        ):
+            try:
+                with deferred_signals(enabled=checkpointer is not None) as signals:
+                    for epoch in range(len(self.histories[0]) + 1, self.recipe.epochs + 1):
+                        started = time.perf_counter()
+                        if not self.packable:
+                            seed_module_draws(self.seeds[0], epoch)
+                        rates = _learning_rates(recipes, (epoch - 1) * updates, updates)
+                        while len(self.costs) < updates and not signals:
+                            begun, first = time.perf_counter(), len(self.costs)
+                            costs = self.engine.train_epoch(rates[first : first + part], first)
+                            costs = costs.reshape(len(costs), len(recipes), -1).double().cpu()
+                            self.costs = torch.cat([self.costs, costs])
+                            if divided and part < updates:
+                                seconds = max(time.perf_counter() - begun, 0.1)
+                                part = self.batches.block * max(1, int(part / self.batches.block / seconds))
+                                if len(self.costs) < updates:
+                                    self._save_if_due(within_epoch=True)
+                        if len(self.costs) < updates:
+                            break
+                        lines = _history_lines(recipes, self.costs, rates, epoch, time.perf_counter() - started)
+                        failed = _find_divergence(recipes, self.costs, epoch)
+                        if failed.keys() - self.failed.keys():
+                            self.failed = {**failed, **self.failed}
+                            self.run.report([], f"{len(self.failed)} of {len(recipes)} members diverged")
+                        if len(self.failed) == len(recipes):
+                            break
+                        if self.validation is not None and self.validation.is_due(epoch, self.recipe.epochs):
+                            for line, error in zip(lines, self.validation.errors(), strict=True):
+                                line["validation_error"] = error
+                        for history, line in zip(self.histories, lines, strict=True):
+                            history.append(line)
+                        self.costs = NO_COSTS
+                        if epoch < self.recipe.epochs:
+                            self._save_if_due()
+                        self.run.epochs_done += 1
+                        self.run.report([line for member, line in enumerate(lines) if member not in self.failed])
+                        if signals:
+                            break
+                    if signals:
+                        self._save()
+                if signals:
+                    signal.raise_signal(signals[0])
+            except KeyboardInterrupt:
+                if not self.histories[0]:
+                    raise
+                result.interrupted = True
+            try:
+                self._finish(result)
+            except KeyboardInterrupt:  # what is left takes a moment, and everything would be lost
+                result.interrupted = True
+                self._finish(result)
+
+    def _save_if_due(self, *, within_epoch: bool = False) -> None:
+        """Write snapshots if it is time; the smallest interval means after every epoch, and not within one."""
+        if self.checkpointer is not None and self.checkpointer.is_due(self.state_bytes, within_epoch=within_epoch):
+            self._save()
+
+    def _save(self) -> None:
+        assert self.checkpointer is not None
+        updates = len(self.histories[0]) * self.batches.updates + len(self.costs)
+        self.checkpointer.save(
+            self.members, self.engine.state_dict, self.histories, updates, self.costs, skip=self.failed
+        )
+
+    def _finish(self, result: TrainingResult) -> None:
+        """Measure and calibrate the members, and add them to the result. May be repeated after an interruption."""
+        run = self.run
+        unmeasured = len(self.failed) < len(self.members) and "validation_error" not in self.histories[0][-1]
+        if self.validation is not None and unmeasured:
+            for history, error in zip(self.histories, self.validation.errors(), strict=True):
+                history[-1]["validation_error"] = error
+        finished: list[tuple[int, Model, History]] = []
+        for position, (member, model) in enumerate(zip(self.members, self.engine.models(), strict=True)):
+            recipe = self.recipes[position]
+            reason = self.failed.get(position) or _find_bad_weights(recipe, model)
+            if reason:
+                result.failed[member] = reason
+                continue
+            rows = torch.as_tensor(calibration_rows(self.splits[position], recipe.calibration), device=run.device)
+            # In training mode: frozen layers of a user module are recognized by their mode. On the device, from which
+            # an interrupted call may have moved it.
+            model.to(run.device).train()
+            with full_precision():
+                model.calibrate(run.rows[rows])
+            finished.append((member, model.eval().cpu(), self.histories[position]))
+        for member, model, history in finished:
+            result.indices.append(member)
+            result.seeds.append(run.seeds[member])
+            result.members.append(model)
+            result.histories.append(history)
+
+
 class _Validation:
     """Measures members on their validation rows during training.
 
@@ -454,6 +506,10 @@ class _Validation:
         measured = self._watched.shape[-1] + self._held_out.shape[-1]
         trained = 2 * batches.denoised_batch_size + batches.labeled_batch_size
         self.every = epochs_between(measured, trained, batches.updates)
+
+    def is_due(self, epoch: int, epochs: int) -> bool:
+        """Return whether the members are measured after this epoch."""
+        return epoch % self.every == 0 or epoch == epochs
 
     @torch.no_grad()
     def errors(self) -> list[float]:

@@ -81,9 +81,9 @@ class FusedEngine:
         # What the encoder's matrices need is on the critical path from one update to the next, so it has priority.
         self._encoder_stream, self._decoder_stream = _side_stream(device, -1), _side_stream(device, 0)
 
-    def train_epoch(self, rates: Tensor) -> Tensor:
-        """Train for one epoch; see `Engine.train_epoch`."""
-        blocks = self._graph.epoch(self._adam_rates(rates), self.update, self._parameters.moments())
+    def train_epoch(self, rates: Tensor, first: int = 0) -> Tensor:
+        """Train for one epoch or a part of it; see `Engine.train_epoch`."""
+        blocks = self._graph.epoch(self._adam_rates(rates), first, self.update, self._parameters.moments())
         return self._read_costs(torch.cat(list(blocks)))
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -92,7 +92,7 @@ class FusedEngine:
 
     def load_state_dict(self, state: Mapping[str, Tensor], updates: int) -> None:
         """Restore a `state_dict` taken after `updates` updates."""
-        load_engine_state(self._parameters.tensors(), self.batches, state, self.members)
+        load_engine_state(self._parameters.tensors(), self.batches, state, self.members, updates)
         self._parameters.update_copies()
         self._updates_done = updates
 
