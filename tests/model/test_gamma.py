@@ -274,7 +274,7 @@ def test_shapes_are_those_of_the_input_every_normalization_and_the_scores():
     assert model.shapes == [(1, 8, 8), *[(8, 32)] * 3, (10,)]
     assert model.costs(rows, noise=[normal(4, *shape) for shape in model.shapes]).total.isfinite()
     assert "0.3 on 3 layers" in repr(model)
-    with pytest.raises(RuntimeError, match="give gamma an example"):
+    with pytest.raises(RuntimeError, match="example"):
         _ = gamma(Attention(), n_classes=10).shapes
 
 

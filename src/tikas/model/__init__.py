@@ -1,1 +1,1 @@
-"""PyTorch modules: the Ladder network, its rungs and the Γ-model. Knows nothing of data sets or training."""
+"""PyTorch modules: the Ladder network, its rungs and the Γ-model. Independent of data sets and training."""

@@ -1,8 +1,9 @@
-"""`Ladder.from_sequential`: the layers of an `nn.Sequential` become rungs that compute the same in eval mode.
+"""`Ladder.from_sequential`: converts an `nn.Sequential` to a ladder that computes the same in eval mode.
 
-A rung computes h = φ(γ·(z + β)) with z = (W h − mean)/deviation. The network's values at the same place may differ from
-h by a scale and a shift of each channel, for example where BatchNorm follows the activation. This difference is carried
-from rung to rung, and the next weights absorb it: V (scale·h + shift) + b = (V·scale) h + (V shift + b).
+A rung computes h = φ(γ·(z + β)) with z = (W h − mean)/deviation. The value at the same point of the network may differ
+from h by a scale and a shift of each channel, for example where BatchNorm follows the activation. This difference is
+passed on from rung to rung, and the next weights A and bias b absorb it: A (scale·h + shift) + b = (A·scale) h +
+(A shift + b).
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ LAYERS = (*RUNG_LAYERS, *BATCH_NORMS, *ACTIVATION_NAMES, *DROPOUTS, nn.Flatten, 
 ALTERNATIVE = "tikas.gamma(network, n_classes) works with any network."
 
 MIN_SCALE = 1e-6
-"""Smallest factor between z and what the activation sees: β is divided by it."""
+"""Smallest absolute value of a in φ(a·z + c), because β = c/a."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ def from_sequential(
     rows: Tensor | None,
     **settings: Any,
 ) -> AnyLadder:
-    """Return the ladder of `Ladder.from_sequential`."""
+    """Convert a network to a ladder; see `Ladder.from_sequential`."""
     if not _is_sequential(network):
         raise TypeError(f"Got {type(network).__name__}; expected an nn.Sequential. {ALTERNATIVE}")
     layers = list(_layers(network))
@@ -91,7 +92,7 @@ def from_sequential(
         input_norms, blocks = _group(layers, parameter.new_zeros(2, *shape))
     dropouts = [layer.name for layer in layers if isinstance(layer.module, DROPOUTS)]
     if dropouts:
-        message = f"Dropout (layer {', '.join(dropouts)}) is left out, because a ladder adds noise of its own."
+        message = f"Dropout (layer {', '.join(dropouts)}) is left out, because a ladder adds its own noise."
         warnings.warn(message, UserWarning, stacklevel=3)
     ladder = cls(input_shape=shape, rungs=[block.spec for block in blocks], **settings).to(parameter)
     if rows is not None:
@@ -108,7 +109,7 @@ def _is_sequential(module: nn.Module) -> TypeGuard[nn.Sequential]:
 
 
 def _layers(network: nn.Sequential, prefix: str = "") -> Iterator[Layer]:
-    """Yield all layers in order, also those of nested Sequentials."""
+    """Yield all layers in order, including those of nested Sequentials."""
     for name, module in zip(network._modules, network, strict=True):  # named_children would leave out repeated layers
         if _is_sequential(module):
             yield from _layers(module, f"{prefix}{name}.")
@@ -130,9 +131,9 @@ def _input_shape(layers: Sequence[Layer], given: Sequence[int] | None) -> Shape:
 
 
 def _group(layers: Sequence[Layer], x: Tensor) -> tuple[list[Layer], list[Block]]:
-    """Return the BatchNorm layers of the input, and the block of each rung.
+    """Return the BatchNorm layers before the first rung, and the block of each rung.
 
-    The rows `x` go through the network layer by layer. They show the shapes, and PyTorch checks that the layers fit.
+    The layers run on the rows `x` one by one, which gives the shapes and lets PyTorch check that the layers fit.
     """
     input_norms: list[Layer] = []
     blocks: list[Block] = []
@@ -140,7 +141,7 @@ def _group(layers: Sequence[Layer], x: Tensor) -> tuple[list[Layer], list[Block]
         kind = type(layer.module)
         if kind not in LAYERS:
             names = ", ".join(each.__name__ for each in (*RUNG_LAYERS, *ACTIVATION_NAMES))
-            raise layer.error(f"rungs are made of {names} and BatchNorm. Leave out a softmax at the end.")
+            raise layer.error(f"only {names} and BatchNorm can. Leave out a softmax at the end.")
         below, x = x, layer.module(x)
         if kind in RUNG_LAYERS:
             blocks.append(Block(layer, _spec(layer, below, x), channels=x.shape[1]))
@@ -151,7 +152,7 @@ def _group(layers: Sequence[Layer], x: Tensor) -> tuple[list[Layer], list[Block]
         elif kind in BATCH_NORMS:
             input_norms.append(layer)
     if blocks[-1].activation is not None or blocks[-1].norms_after:
-        raise blocks[-1].layer.error("it is the top, which no activation can follow, and only one BatchNorm.")
+        raise blocks[-1].layer.error("it is the last rung, so no activation and at most one BatchNorm can follow it.")
     return input_norms, blocks
 
 
@@ -165,19 +166,19 @@ def _add_norm(block: Block, layer: Layer) -> None:
 
 
 def _add_activation(blocks: Sequence[Block], layer: Layer) -> None:
-    """Add an activation to the last weighted block. An increasing one may be exchanged with max pooling before it."""
+    """Add an activation to the last block with weights. An increasing one commutes with max pooling before it."""
     index = len(blocks) - 1
     while index >= 0 and blocks[index].is_plain_max_pool and not isinstance(layer.module, nn.GELU):
         index -= 1
     if index < 0 or not blocks[index].is_weighted or blocks[index].activation or blocks[index].norms_after:
-        raise layer.error("an activation must follow Linear or Conv2d, or their BatchNorm, and only one can.")
+        raise layer.error("an activation must follow Linear or Conv2d, directly or after one BatchNorm.")
     block, name = blocks[index], ACTIVATION_NAMES[type(layer.module)]
     block.activation = _activation(layer.module, ACTIVATIONS[name])
     block.spec = replace(cast("Dense | Conv", block.spec), activation=name)
 
 
 def _activation(module: nn.Module, known: Activation) -> Activation:
-    """Return the activation of a layer. Slopes and forms that specs have no name for get it in parentheses."""
+    """Return the activation of a layer. A parameter that specs cannot express is added to its name in parentheses."""
     if isinstance(module, nn.LeakyReLU) and module.negative_slope != 0.1:
         slope = float(module.negative_slope)
         function = partial(functional.leaky_relu, negative_slope=slope)
@@ -188,15 +189,15 @@ def _activation(module: nn.Module, known: Activation) -> Activation:
     return known
 
 
-def _spec(layer: Layer, below: Tensor, made: Tensor) -> RungSpec:
-    """Return the rung of a layer that makes `made` of `below`. One that covers the whole map makes no maps."""
+def _spec(layer: Layer, below: Tensor, output: Tensor) -> RungSpec:
+    """Return the rung of a layer with input `below`. A kernel that covers the whole map becomes a rung without maps."""
     module = layer.module
     if isinstance(module, nn.Linear):
         if below.dim() != 2:
-            raise layer.error("it is applied to each line of maps. Put nn.Flatten() before it.")
+            raise layer.error("its input consists of maps. Put nn.Flatten() before it.")
         return Dense(module.out_features, "linear")
     if isinstance(module, nn.AdaptiveAvgPool2d):
-        if made.shape[2:] != (1, 1):
+        if output.shape[2:] != (1, 1):
             raise layer.error("only AdaptiveAvgPool2d(1), the mean over the whole map, can.")
         return GlobalMeanPool()
     assert isinstance(module, nn.Conv2d | nn.MaxPool2d | nn.AvgPool2d)
@@ -219,7 +220,7 @@ def _spec(layer: Layer, below: Tensor, made: Tensor) -> RungSpec:
 
 
 def _padding(layer: Layer, kernel: int, zeros: int | str) -> Padding:
-    """Return the name of a padding; `zeros` is a name or the number of zeros on each side."""
+    """Return the name of a padding; `zeros` is PyTorch's name or the number of zeros on each side."""
     names: dict[int | float | str, Padding] = {kernel - 1: "full", (kernel - 1) / 2: "same", 0: "valid"}
     names |= {"same": "same", "valid": "valid"}
     if zeros not in names:
@@ -264,12 +265,12 @@ class _Difference(NamedTuple):
     shift: Tensor
 
     def flattened(self, units: int) -> _Difference:
-        """Repeat those of each channel for all its units in a flattened map."""
+        """Repeat the scale and shift of each channel for all its units in a flattened map."""
         times = units // len(self.scale)
         return _Difference(self.scale.repeat_interleave(times), self.shift.repeat_interleave(times))
 
     def then(self, norm: _BatchNorm) -> _Difference:
-        """Return the difference where the network also applies BatchNorm."""
+        """Return the difference after the network's BatchNorm."""
         factor = norm.scale / norm.deviation
         return _Difference(self.scale * factor, (self.shift - norm.mean) * factor + norm.shift)
 
@@ -288,7 +289,7 @@ def _copy_values(ladder: Ladder, input_norms: list[Layer], blocks: list[Block], 
         elif isinstance(block.spec, MaxPool) and bool((difference.scale < 0).any()):
             raise block.layer.error("BatchNorm below it has a negative scale, which turns the maximum into a minimum.")
 
-        # Statistics of the rung: W h has them where the network's value before BatchNorm has those of BatchNorm.
+        # Statistics of W h. Those of BatchNorm are the statistics of scale·(W h) + shift.
         norm = None if block.norm is None else _batch_norm(block.norm)
         mean, deviation = torch.zeros_like(difference.scale), torch.ones_like(difference.scale)
         if norm is not None:
@@ -297,7 +298,7 @@ def _copy_values(ladder: Ladder, input_norms: list[Layer], blocks: list[Block], 
         elif rows is not None:
             statistics = ladder._statistics_at(level, ladder._split_rows(rows))
             deviation = statistics.deviation.cpu()
-            if rung.beta is not None or not _is_padded_next(blocks[level:]):  # padding must see no shift
+            if rung.beta is not None or not _is_padded_next(blocks[level:]):  # zeros must stay zeros
                 mean = statistics.mean.cpu()
 
         # Network value before the activation, as a function of z
@@ -321,7 +322,7 @@ def _copy_weights(rung: NormalizedRung, block: Block, below: _Difference) -> _Di
     else:
         if max(rung.spec.zeros) and bool(below.shift.any()):
             raise block.layer.error(
-                "it pads with zeros what a bias or BatchNorm has shifted, with no activation in between."
+                "it pads with zeros, but a bias or BatchNorm shifts its input, with no activation in between."
             )
         scale, shift = below.scale[:, None, None], below.shift[:, None, None]
     constant = (weight * shift).flatten(1).sum(1)
@@ -332,17 +333,17 @@ def _copy_weights(rung: NormalizedRung, block: Block, below: _Difference) -> _Di
 
 
 def _set_rung(rung: NormalizedRung, mean: Tensor, deviation: Tensor, value: _Difference) -> _Difference:
-    """Let φ(γ·(z + β)) be φ(a·z + c), with a and c the scale and shift of `value`; return the difference that is left.
+    """Set β and γ so that φ(γ·(z + β)) = φ(a·z + c) with the scale a and the shift c of `value`.
 
-    With γ: γ = a, β = c/a. Without γ, of φ(s·x) = s·φ(x): β = c/a, and a is left; a negative a changes the sign of W.
-    Without β, of a linear rung: all is left.
+    Return the remaining difference. With γ: γ = a, β = c/a, and none remains. Without γ, where φ(s·x) = s·φ(x) for
+    s > 0: β = c/a, and |a| remains; W changes its sign where a < 0. Without β, on a linear rung: a and c remain.
     """
     a, c = value
     if rung.gamma is None and isinstance(rung, DenseRung | ConvRung):
         rung.weight[a < 0] *= -1
         mean, a = torch.where(a < 0, -mean, mean), a.abs()
     if rung.beta is not None:
-        # Where a is almost zero, z is made smaller by a larger deviation, so that a can be larger.
+        # Where a is almost zero, a larger deviation makes z smaller, so that a can be larger.
         larger = torch.where(a.abs() < MIN_SCALE, torch.full_like(a, MIN_SCALE).copysign(a), a)
         deviation = torch.where(a == 0, deviation, deviation * larger / a)
         a = larger
@@ -366,6 +367,6 @@ def _after_norms(difference: _Difference, norms: list[Layer]) -> _Difference:
 
 
 def _is_padded_next(blocks: list[Block]) -> bool:
-    """Return whether the next weights are a convolution with padding."""
+    """Return whether the next block with weights is a convolution with padding."""
     weighted = next((block for block in blocks if block.is_weighted), None)
     return weighted is not None and isinstance(weighted.spec, Conv) and max(weighted.spec.zeros) > 0

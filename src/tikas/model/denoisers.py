@@ -1,8 +1,8 @@
 r"""The denoising functions: g of the paper's equation (2), and its alternatives g1 to g4 of the appendix.
 
-Each maps a corrupted value z̃ and a signal from above u to an estimate ẑ of the clean value, unit by unit, with its own
-parameters for each unit (on maps, each channel). All start at ẑ = 0, with slope 1 inside their sigmoids: starting at
-ẑ = z̃ lets the skip connection carry everything and costs accuracy.
+Each maps a corrupted value z̃ and the signal u from the level above to an estimate ẑ of the clean value. Each unit (on
+maps, each channel) has its own parameters. All start at ẑ = 0, with slope 1 inside their sigmoids: starting at ẑ = z̃,
+with all information in the skip connection, costs accuracy.
 """
 
 from collections.abc import Sequence
@@ -16,48 +16,48 @@ from tikas.model.normalization import batch_dims, per_unit
 
 
 class Denoiser(nn.Module):
-    """Base class: parameters ``(rows, units)``, which start at zero except for the sigmoids' inner slopes.
+    """Base class: parameters ``(coefficients, units)``, which start at zero except for the sigmoids' inner slopes.
 
     Parameters
     ----------
     shape
         Shape of the level.
     slopes
-        The name of the parameter that holds the inner slopes, and their row numbers.
-    rows
-        Names of the parameters and their numbers of rows.
+        The name of the parameter that contains the inner slopes, and their indices.
+    counts
+        The number of coefficients of each parameter, by name.
     """
 
-    def __init__(self, shape: tuple[int, ...], slopes: tuple[str, Sequence[int]], **rows: int) -> None:
+    def __init__(self, shape: tuple[int, ...], slopes: tuple[str, Sequence[int]], **counts: int) -> None:
         super().__init__()
         self.shape = shape
         self.slopes = slopes
-        for name, count in rows.items():
+        for name, count in counts.items():
             self.register_parameter(name, nn.Parameter(torch.zeros(count, shape[0])))
 
     @torch.no_grad()
     def reset(self) -> None:
-        """Set the first values."""
+        """Set the initial values."""
         for parameter in self.parameters():
             parameter.zero_()
-        name, rows = self.slopes
-        self.get_parameter(name)[list(rows)] = 1.0
+        name, indices = self.slopes
+        self.get_parameter(name)[list(indices)] = 1.0
 
     def forward(self, corrupted: Tensor, above: Tensor) -> Tensor:
-        """ẑ = g(z̃, u)."""
+        """Return ẑ = g(z̃, u) for batches of the level."""
         raise NotImplementedError
 
-    def rows(self, parameter: Tensor) -> tuple[Tensor, ...]:
-        """Return the rows of a parameter, each shaped to broadcast over a batch."""
-        return _rows_per_unit(parameter, self.shape)
+    def coefficients(self, parameter: Tensor) -> tuple[Tensor, ...]:
+        """Return the coefficients of a parameter, each shaped to broadcast over a batch."""
+        return _coefficients(parameter, self.shape)
 
 
-def _rows_per_unit(parameter: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, ...]:
+def _coefficients(parameter: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, ...]:
     return per_unit(parameter, shape).unbind(-2 - len(shape))
 
 
 class Gaussian(Denoiser):
-    r"""g, optimal where z given the level above is Gaussian. Equation (2):
+    r"""g, optimal if z is Gaussian given the level above. Equation (2):
 
     ẑ = (z̃ − μ(u)) υ(u) + μ(u)
     μ(u) = a1 sigmoid(a2 u + a3) + a4 u + a5
@@ -72,22 +72,22 @@ class Gaussian(Denoiser):
     def forward(self, corrupted: Tensor, above: Tensor) -> Tensor:
         if not torch.compiler.is_compiling():
             return cast("Tensor", _Gaussian.apply(corrupted, above, self.a, self.shape))  # type: ignore[no-untyped-call]
-        a1, a2, a3, a4, a5, a6, a7, a8, a9, a10 = self.rows(self.a)
+        a1, a2, a3, a4, a5, a6, a7, a8, a9, a10 = self.coefficients(self.a)
         mean = a1 * torch.sigmoid(a2 * above + a3) + a4 * above + a5
         weight = a6 * torch.sigmoid(a7 * above + a8) + a9 * above + a10
         return (corrupted - mean) * weight + mean
 
 
 class _Gaussian(torch.autograd.Function):
-    """g and its gradient in closed form: a quarter of the operations that autograd would run.
+    """g and its gradient in closed form, with a quarter of the operations that autograd would run.
 
-    Only for eager mode. A compiler fuses the plain form just as well, and torch 2.11's drops the gradient of `a` when
-    it compiles this function.
+    Only for eager mode: torch.compile fuses the plain form just as well, and when torch 2.11 compiles this function, it
+    drops the gradient of `a`.
     """
 
     @staticmethod
     def forward(ctx: Any, corrupted: Tensor, above: Tensor, a: Tensor, shape: tuple[int, ...]) -> Tensor:
-        a1, a2, a3, a4, a5, a6, a7, a8, a9, a10 = _rows_per_unit(a, shape)
+        a1, a2, a3, a4, a5, a6, a7, a8, a9, a10 = _coefficients(a, shape)
         gate = torch.addcmul(a3, a2, above).sigmoid_()
         mean = torch.addcmul(a5, a4, above).addcmul_(a1, gate)
         weight_gate = torch.addcmul(a8, a7, above).sigmoid_()
@@ -101,25 +101,25 @@ class _Gaussian(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         above, a, gate, weight_gate, weight, distance = ctx.saved_tensors
-        rows = _rows_per_unit(a, ctx.shape)
+        parts = _coefficients(a, ctx.shape)
         (grad,) = gradients
         grad_corrupted = grad * weight
         # ∂ẑ/∂μ = 1 − υ and ∂ẑ/∂υ = z̃ − μ
-        above_by_mean, grad_mean = _mixture_backward(grad - grad_corrupted, above, gate, rows[:5], ctx.shape)
-        above_by_weight, grad_weight = _mixture_backward(grad * distance, above, weight_gate, rows[5:], ctx.shape)
+        above_by_mean, grad_mean = _mixture_backward(grad - grad_corrupted, above, gate, parts[:5], ctx.shape)
+        above_by_weight, grad_weight = _mixture_backward(grad * distance, above, weight_gate, parts[5:], ctx.shape)
         return grad_corrupted, above_by_mean + above_by_weight, torch.stack(grad_mean + grad_weight, -2), None
 
 
 def _mixture_backward(
-    grad: Tensor, above: Tensor, gate: Tensor, rows: Sequence[Tensor], shape: tuple[int, ...]
+    grad: Tensor, above: Tensor, gate: Tensor, coefficients: Sequence[Tensor], shape: tuple[int, ...]
 ) -> tuple[Tensor, list[Tensor]]:
-    """Gradients of m = a1 s + a4 u + a5 with s = sigmoid(a2 u + a3): of u, and of the five parameters."""
-    a1, a2, _, a4, _ = rows
+    """Return the gradients of u and of the five coefficients in a1 s + a4 u + a5 with s = sigmoid(a2 u + a3)."""
+    a1, a2, _, a4, _ = coefficients
     dims = batch_dims(shape)
     inner = (gate - gate.square()).mul_(grad).mul_(a1)  # gradient of a2 u + a3
     grad_above = (grad * a4).addcmul_(inner, a2)
-    grad_rows = [grad * gate, inner * above, inner, grad * above, grad]
-    return grad_above, [row.sum(dims) for row in grad_rows]
+    grad_coefficients = [grad * gate, inner * above, inner, grad * above, grad]
+    return grad_above, [each.sum(dims) for each in grad_coefficients]
 
 
 class MiniatureMLP(Denoiser):
@@ -138,13 +138,13 @@ class MiniatureMLP(Denoiser):
         super().__init__(shape, slopes=("c", (1,)), a=self.width, b=1, c=self.width)
 
     def features(self, corrupted: Tensor, above: Tensor) -> tuple[Tensor, ...]:
-        """ξ without its 1."""
+        """Return ξ without its first entry, the constant 1."""
         return corrupted, above, corrupted * above
 
     def forward(self, corrupted: Tensor, above: Tensor) -> Tensor:
         features = self.features(corrupted, above)
-        (b,) = self.rows(self.b)
-        return _affine(self.rows(self.a), features) + b * torch.sigmoid(_affine(self.rows(self.c), features))
+        a, (b,), c = map(self.coefficients, (self.a, self.b, self.c))
+        return _affine(a, features) + b * torch.sigmoid(_affine(c, features))
 
 
 class NoProduct(MiniatureMLP):
@@ -171,12 +171,12 @@ class Linear(Denoiser):
         super().__init__(shape, slopes=("a", ()), a=4)
 
     def forward(self, corrupted: Tensor, above: Tensor) -> Tensor:
-        return _affine(self.rows(self.a), (corrupted, above, corrupted * above))
+        return _affine(self.coefficients(self.a), (corrupted, above, corrupted * above))
 
 
-def _affine(rows: Sequence[Tensor], features: Sequence[Tensor]) -> Tensor:
-    """The first row plus each other row times its feature."""
-    total, *slopes = rows
+def _affine(coefficients: Sequence[Tensor], features: Sequence[Tensor]) -> Tensor:
+    """Return the first coefficient plus each other coefficient times its feature."""
+    total, *slopes = coefficients
     for slope, feature in zip(slopes, features, strict=True):
         total = total + slope * feature
     return total
@@ -194,7 +194,7 @@ class Additive(Denoiser):
         super().__init__(shape, slopes=("a", (2, 6)), a=9)
 
     def forward(self, corrupted: Tensor, above: Tensor) -> Tensor:
-        a1, a2, a3, a4, a5, a6, a7, a8, a9 = self.rows(self.a)
+        a1, a2, a3, a4, a5, a6, a7, a8, a9 = self.coefficients(self.a)
         from_above = a1 * above + a2 * torch.sigmoid(a3 * above + a4)
         from_corrupted = a5 * corrupted + a6 * torch.sigmoid(a7 * corrupted + a8)
         return from_above + from_corrupted + a9

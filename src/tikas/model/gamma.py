@@ -1,4 +1,4 @@
-"""The Γ-model around any network that returns class scores: the scores of noisy passes learn to be denoised."""
+"""The Γ-model around any network that returns class scores: a denoising cost on the scores of a pass with noise."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ from tikas.model.normalization import (
 )
 from tikas.model.specs import Dense, Task
 
-CHUNK = 1024
-"""Rows that are calibrated at a time."""
+CHUNK_ROWS = 1024
+"""Default number of rows in a chunk during calibration."""
 
 InstanceNorm = nn.InstanceNorm1d | nn.InstanceNorm2d | nn.InstanceNorm3d
 Normalization = BatchNorm | InstanceNorm | nn.GroupNorm | nn.LayerNorm | nn.RMSNorm
 """Layers after which noise is added."""
 
 NoiseSource = Callable[[Tensor], Tensor]
-"""Returns standard-normal noise for the values of a place. A pass calls it for one place after another."""
+"""Returns standard-normal noise in the shape of a tensor. A pass calls it with one tensor after another."""
 
 
 def gamma(
@@ -51,21 +51,21 @@ def gamma(
     *,
     example: Tensor | None = None,
 ) -> Gamma:
-    """Return the Γ-model around a network: a denoising cost on the class scores of an existing network.
+    """Return the Γ-model around a network, which adds a denoising cost on its class scores.
 
     Parameters
     ----------
     network : torch.nn.Module
-        Any module that computes class scores ``(rows, n_classes)`` of a batch of rows. It is trained itself, not a
-        copy of it.
+        Any module that returns class scores ``(rows, n_classes)`` for a batch of rows. This module itself is trained,
+        not a copy.
     n_classes : int
         Number of classes.
     noise : float or sequence of float, default=0.3
-        Deviation of the noise: one for all places, or two, the input's and that of all other places.
+        Standard deviation of the noise: one for all noise, or two: for the input, and for all noise after it.
     cost : float, default=1.0
-        λ, the weight of the denoising cost; 0 is the supervised network with noise.
+        λ, the weight of the denoising cost; 0 trains the supervised network with noise.
     example : Tensor, optional
-        A few rows to try the network on, so that errors in shapes show at once and `Gamma.shapes` is known.
+        A few rows to run the network on now, so that wrong shapes are found early and `Gamma.shapes` is known.
 
     Returns
     -------
@@ -74,10 +74,10 @@ def gamma(
     Raises
     ------
     ValueError
-        If the network does not return `n_classes` scores for each row. This shows here if an `example` is given,
-        otherwise in the first call.
+        If the network does not return `n_classes` scores for each row. Raised here if an `example` is given, otherwise
+        by the first call.
     TypeError
-        If the network is or contains a `Ladder` or another Γ-model, which have costs of their own.
+        If the network is or contains a `Ladder` or another Γ-model, which have their own costs.
 
     Examples
     --------
@@ -109,20 +109,20 @@ class Gamma(nn.Module):
     Attributes
     ----------
     network : torch.nn.Module
-        The network. The names of its weights have ``network.`` in front.
+        The network. Its names in the state dict start with ``network.``.
     rungs : sequence of Rung
-        One rung, of the scores: statistics, β, γ and the denoiser.
+        A single rung: statistics, β, γ and denoiser of the scores.
 
     Notes
     -----
-    Noise is added to the input (unless that is integers, such as tokens), to the output of every layer of batch, layer,
-    group, instance or RMS normalization before its own scale and bias, and to the normalized scores.
+    Noise is added to the input (unless it contains integers, such as tokens), to the output of every layer of batch,
+    layer, group, instance or RMS normalization before its own scale and bias, and to the normalized scores.
 
-    Labeled and unlabeled rows, and the corrupted and the clean ones, pass through the network separately, so that its
-    batch normalization gives each its own statistics. These passes do not change its running statistics: `calibrate`
-    sets them. Layers that stay in eval mode during training are frozen and keep theirs. Dropout works as usual.
+    Labeled, unlabeled, corrupted and clean rows pass through the network separately, so that batch normalization uses
+    separate statistics for each. These passes do not change its running statistics: `calibrate` sets them. Layers that
+    stay in eval mode during training are frozen and keep their statistics. Dropout works as usual.
 
-    `torch.utils.checkpoint` would repeat a pass without its noise: do not use it in the network. To train with
+    Do not use `torch.utils.checkpoint` in the network, because it would repeat a pass without its noise. To train with
     `torch.nn.parallel.DistributedDataParallel`, give it a module whose `forward` calls `costs`.
     """
 
@@ -149,7 +149,7 @@ class Gamma(nn.Module):
             raise ValueError(f"n_classes={n_classes!r}: expected at least 2.")
         noises, (weight,) = as_floats("noise", noise), as_floats("cost", cost)
         if len(noises) > 2:
-            raise ValueError(f"noise={noise!r}: expected one deviation, or two, of the input and of all other places.")
+            raise ValueError(f"noise={noise!r}: expected one or two: for the input, and for all noise after it.")
         self.task: Task = "classification"
         self.noise = noises[0]
         self.network = network
@@ -171,9 +171,9 @@ class Gamma(nn.Module):
 
     @property
     def shapes(self) -> list[tuple[int, ...]]:
-        """Shape of a row at every place that gets noise: the input first, the scores last."""
+        """Shape of a row of every tensor that gets noise: the input first, the scores last."""
         if self._shapes is None:
-            raise RuntimeError("The shapes are not known without rows: give gamma an example.")
+            raise RuntimeError("The shapes are unknown until the network has run: call gamma(..., example=rows).")
         return self._shapes
 
     @property
@@ -202,16 +202,16 @@ class Gamma(nn.Module):
         labeled, targets : Tensor, optional
             Rows for the supervised cost and their classes ``(rows,)``. Without them the supervised cost is zero.
         noise : sequence of Tensor, optional
-            Standard-normal tensors ``(rows, *shape of a row there)``, labeled rows first: one for the input, one for
-            each call of a normalization layer in the order of the calls, one for the scores. `draw_noise` returns such
-            a list. Default: drawn here.
+            Standard-normal tensors, labeled rows first: one for the input, one for each call of a normalization layer
+            in the order of the calls, one for the scores. `draw_noise` returns such a list. Default: drawn from
+            PyTorch's global generator.
         weights : Tensor of shape (labeled rows,), optional
             Weight of each labeled row in the supervised cost.
 
         Returns
         -------
         Costs
-            `denoising` holds one cost, that of the scores.
+            `denoising` contains one cost, that of the scores.
 
         Examples
         --------
@@ -240,7 +240,7 @@ class Gamma(nn.Module):
         noise: Sequence[Tensor] | None,
         weights: Tensor | None = None,
     ) -> Costs:
-        """Return the costs of a batch that needs no checks. Arguments as for `costs`."""
+        """Return the costs without checking the arguments, which are those of `costs`."""
         top = self._top
         supervised = top.mean.new_zeros(())
         if len(labeled):
@@ -256,7 +256,7 @@ class Gamma(nn.Module):
         return Costs(supervised + top.cost * denoising, supervised, denoising.unsqueeze(-1))
 
     def _corrupt(self, rows: Tensor, source: NoiseSource) -> Tensor:
-        """z̃ = N(f̃(x + n)) + n."""
+        """Return z̃ = N(f̃(x + n)) + n."""
         if rows.is_floating_point():
             rows = torch.add(rows, source(rows), alpha=self.noise)
         with self.layer_noise.active(source):
@@ -264,9 +264,9 @@ class Gamma(nn.Module):
         return self._top.corrupt(latent, source(latent))
 
     def _scores(self, x: Tensor) -> Tensor:
-        """Return f(x), in the mode that the network is in."""
+        """Return f(x), in the current mode of the network (training or eval)."""
         with frozen_running_statistics(self.network):
-            scores = self.network(x.clone())  # the network may work in place
+            scores = self.network(x.clone())  # the network may change its input in place
         if not isinstance(scores, Tensor):
             raise TypeError(f"The network returns {type(scores).__name__}; wrap it so that it returns class scores.")
         expected = (len(x), *self._top.shape)
@@ -283,7 +283,7 @@ class Gamma(nn.Module):
         Parameters
         ----------
         rows : Tensor
-            Rows that the network is tried on, for the shapes of all places.
+            Rows that the network is run on, to find the shapes of the noise.
         count : int
             Number of labeled and unlabeled rows together.
         generator : torch.Generator, optional
@@ -291,12 +291,12 @@ class Gamma(nn.Module):
         Returns
         -------
         list of Tensor
-            One tensor for each place.
+            Noise for the input, each call of a normalization layer, and the scores.
 
         Examples
         --------
         >>> model = gamma(nn.Sequential(nn.Linear(4, 5), nn.LayerNorm(5), nn.Linear(5, 3)), n_classes=3)
-        >>> [tuple(draw.shape) for draw in model.draw_noise(torch.rand(8, 4), count=14)]
+        >>> [tuple(noise.shape) for noise in model.draw_noise(torch.rand(8, 4), count=14)]
         [(14, 4), (14, 5), (14, 3)]
         """
         dtype = self._top.mean.dtype
@@ -307,7 +307,7 @@ class Gamma(nn.Module):
 
     @torch.no_grad()
     def _find_shapes(self, rows: Tensor) -> list[tuple[int, ...]]:
-        """Return the shape of a row at every place, from a pass over two of these rows."""
+        """Return the shape of a row of every tensor that gets noise, from a pass over two of these rows."""
         check_tensor(rows)
         self.layer_noise.attach(self.network)
         rows, shapes = rows[:2], []
@@ -315,7 +315,7 @@ class Gamma(nn.Module):
         def record(values: Tensor) -> Tensor:
             if len(values) == len(rows):
                 shapes.append(tuple(values.shape[1:]))
-            else:  # the layer sees rows and positions as one dimension: any order of the values will do for noise
+            else:  # the layer gets rows and positions as one dimension; the order of noise values does not matter
                 shapes.append((values.numel() // len(rows),))
             return torch.zeros_like(values)
 
@@ -363,19 +363,19 @@ class Gamma(nn.Module):
 
     @torch.no_grad()
     def calibrate(self, x: Tensor, chunk: int | None = None) -> Self:
-        """Set the statistics for eval mode from these rows, exactly.
+        """Set the statistics for eval mode to the exact statistics of these rows.
 
         The network's BatchNorm layers are set in the order of their calls, each from all rows with the layers before it
-        already set and without dropout; then the scores. That takes one pass over the rows for each of
-        these layers, or one in all if the rows fit into one chunk. Layers in eval mode, while the model is in training
-        mode, are frozen and keep their statistics.
+        already set, and without dropout. The scores come last. This takes one pass over the rows for each of these
+        layers, but only one in total if all rows are in one chunk. Layers in eval mode while the model is in training
+        mode are frozen and keep their statistics.
 
         Parameters
         ----------
         x : Tensor of shape (rows, ...)
             At least two rows, the more the better.
         chunk : int, optional
-            Number of rows in a pass; 1024 by default.
+            Number of rows in a chunk. Default: 1024.
 
         Returns
         -------
@@ -393,7 +393,7 @@ class Gamma(nn.Module):
         check_tensor(x)
         check_two_rows(len(x))
         frozen = {layer for layer in self.network.modules() if self.training and not layer.training}
-        chunks = x.split(chunk or CHUNK)
+        chunks = x.split(chunk or CHUNK_ROWS)
         with eval_mode(self.network):
             calibrate_running_statistics(self.network, chunks, frozen)
             moments = Moments(self._top.shape)
@@ -405,12 +405,12 @@ class Gamma(nn.Module):
 
 
 class LayerNoise:
-    """The forward hook that adds noise to normalization layers, in corrupted passes only:
+    """A forward hook that adds noise to the outputs of normalization layers, in corrupted passes only:
 
         w·N(x) + b  becomes  w·(N(x) + n) + b
 
-    As on a rung, noise is added before the scale, so that a layer cannot outgrow its noise. The hook stays on its
-    layers between the passes, because a compiler follows hooks that stay, and stops at those that come and go.
+    As on a rung, noise is added before the scale, so that a layer cannot make it negligible by a larger scale. The hook
+    stays on its layers between passes, because torch.compile breaks the graph at hooks that are added and removed.
     """
 
     def __init__(self, network: nn.Module, noise: float) -> None:
@@ -420,17 +420,17 @@ class LayerNoise:
         self.attach(network)
 
     def attach(self, network: nn.Module) -> None:
-        """Add the hook to all layers that do not have it yet, such as those that have replaced others."""
+        """Add the hook to all normalization layers that do not have it yet, such as those that replaced others."""
         new = [layer for layer in network.modules() if isinstance(layer, Normalization) and layer not in self.layers]
         for layer in new:
             layer.register_forward_hook(self)
         self.layers += new
         if new and any(hasattr(module, "_orig_mod") for module in network.modules()):
-            torch.compiler.reset()  # parts of the network that were compiled before would run without the hook
+            torch.compiler.reset()  # what was compiled before would run without the hook
 
     @contextmanager
     def active(self, source: NoiseSource) -> Iterator[None]:
-        """Add noise to what the layers return inside."""
+        """Add noise to the outputs of the layers inside the context."""
         self.source = source
         try:
             yield
@@ -455,19 +455,19 @@ def _is_channels_first(layer: nn.LayerNorm | nn.RMSNorm, output: Tensor) -> bool
 
 
 def _source(noise: Sequence[Tensor] | None, part: slice) -> NoiseSource:
-    """Return the source of the noise of a pass: drawn, or for one place after another the rows `part` of its tensor."""
+    """Return the noise source of a pass: it draws, or returns the rows `part` of each given tensor in turn."""
     if noise is None:
         return torch.randn_like
-    remaining = [draw[part] for draw in noise]
+    remaining = [each[part] for each in noise]
     return lambda values: remaining.pop(0).reshape(values.shape)
 
 
 def _check_network(network: nn.Module) -> None:
     for module in network.modules():
         if isinstance(module, Ladder | Gamma):
-            raise TypeError(f"The network is or contains a {type(module).__name__}, which has costs of its own.")
+            raise TypeError(f"The network is or contains a {type(module).__name__}, which has its own costs.")
     last = network
     while isinstance(last, nn.Sequential) and len(last):
         last = last[-1]
     if isinstance(last, nn.Softmax | nn.LogSoftmax):
-        raise ValueError(f"The network ends in {last}, which is part of the cost already. Leave that layer out.")
+        raise ValueError(f"The network ends with {last}, but the cost includes the softmax. Leave that layer out.")

@@ -16,11 +16,11 @@ from tikas.model.normalization import Moments, Statistics, normalize, row_dim
 from tikas.model.specs import DenoiserName, RungSpec, Task, is_channels_last, shapes_of
 
 MAX_CHUNK_VALUES_CPU, MAX_CHUNK_VALUES_GPU = 2**25, 2**26
-"""Values of the largest level in a chunk of rows that is calibrated at once."""
+"""Largest number of values, at the largest level, in a chunk of rows during calibration."""
 MAX_CHUNK_ROWS_CPU = 4096
-"""Rows of a chunk on a CPU, which is slower with more of them."""
+"""Largest number of rows in a chunk on a CPU, which is slower with more."""
 MAX_SINGLE_PASS_VALUES = 2**26
-"""Values of the largest level up to which all rows are calibrated in one pass, and not chunk by chunk."""
+"""With up to this number of values at the largest level, all rows are calibrated in one pass, not in chunks."""
 
 
 class Costs(NamedTuple):
@@ -49,10 +49,10 @@ class Costs(NamedTuple):
 
 
 class Model(Protocol):
-    """What can be trained: `Ladder`, and `Gamma` around a user module. Both are `torch.nn.Module`s."""
+    """Interface of the modules that can be trained: `Ladder`, and `Gamma` around a user module."""
 
     packable: ClassVar[bool]
-    """Whether several members can be packed into one model with a leading member dimension, compiled and captured."""
+    """Whether members can be packed into one model with a leading member dimension, compiled and run as CUDA graphs."""
     task: Task
     rungs: Sequence[Rung]
     calibrated: Tensor
@@ -83,7 +83,7 @@ class Model(Protocol):
         noise: Sequence[Tensor],
         weights: Tensor | None = None,
     ) -> Costs:
-        """Return the costs of a batch that needs no checks: what engines call in every update."""
+        """Return the costs without checking the batch; engines call this in every update."""
 
     def encode(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the clean latent z of the top, and the output."""
@@ -105,10 +105,10 @@ class Model(Protocol):
 
 
 class Stream(NamedTuple):
-    """A batch of rows on its way through the encoder, up to `last_level`.
+    """A batch of rows to run through the encoder, up to `last_level`.
 
-    With `noise` (one tensor for each level) it is corrupted, without it is clean. It is normalized with its own
-    statistics, or if `calibrated` with those of `Ladder.calibrate`.
+    With `noise` (one tensor for each level) the stream is corrupted, without noise it is clean. It is normalized with
+    its own statistics or, if `calibrated`, with those of `Ladder.calibrate`.
     """
 
     rows: Tensor
@@ -118,9 +118,9 @@ class Stream(NamedTuple):
 
 
 class Activations(NamedTuple):
-    """What the encoder computed: ``latents[level][stream]`` is z, and ``outputs[stream]`` is h of the last level.
+    """Results of the encoder: ``latents[level][stream]`` is z, and ``outputs[stream]`` is h of the stream's last level.
 
-    `statistics` are μ and σ of the clean stream at each level, None where there are none.
+    `statistics` are μ and σ of the clean stream at each level, None at the input and without a clean stream.
     """
 
     latents: list[list[Tensor]]
@@ -129,11 +129,11 @@ class Activations(NamedTuple):
 
 
 LABELED, CORRUPTED, CLEAN = range(3)
-"""The streams of an update: labeled rows with noise, unlabeled rows with noise, unlabeled rows without noise."""
+"""Indices of the streams of an update: labeled rows with noise, unlabeled rows with noise and without noise."""
 
 
 class Ladder(nn.Module):
-    """The Ladder network: an encoder run clean and run with noise, and a decoder that denoises every level.
+    """The Ladder network: an encoder that runs with and without noise, and a decoder that denoises every level.
 
         z̃₀ = x + n;  z̃ₗ = N(Wₗ h̃ₗ₋₁) + n;  h̃ₗ = φ(γₗ·(z̃ₗ + βₗ))         corrupted encoder; clean: the same without n
         u_L = N(h̃_L);  uₗ = N(Vₗ₊₁ ẑₗ₊₁);  ẑₗ = g(z̃ₗ, uₗ)                  decoder
@@ -146,10 +146,11 @@ class Ladder(nn.Module):
     rungs : sequence of RungSpec
         `Dense`, `Conv`, `MaxPool`, `MeanPool` and `GlobalMeanPool` from the bottom up; the last one is the output.
     noise : float or sequence of float, default=0.3
-        Deviation of the noise: one for all levels, or one for the input and one for each rung.
+        Standard deviation of the noise: one for all levels, or one for the input and one for each rung.
     costs : float or sequence of float, optional
-        λ: one for the input and one for each rung; or one number for the top alone (the Γ-model); 0 is the supervised
-        network. Default: the paper's 1000, 10 and 0.1 for the rest. Levels that no cost needs get no denoiser.
+        λ, the weights of the denoising costs: one for the input and one for each rung; or one number for the top alone
+        (the Γ-model), where 0 means a supervised network. Default: the paper's 1000, 10 and 0.1 for the rest. Levels
+        that no cost needs get no denoiser.
     denoiser : {"gaussian", "mlp", "no-product", "linear", "additive"}, default="gaussian"
         The denoising function: the paper's g, g1, g2, g3 or g4.
     task : {"classification", "regression"}, default="classification"
@@ -204,10 +205,10 @@ class Ladder(nn.Module):
             levels.append(build(spec, levels[-1].shape, top=top, noise=noises[level], cost=weights[level]))
         self.task: Task = task
         self.top = len(rungs)
-        self.costed = [level for level, weight in enumerate(weights) if weight > 0]
+        self.cost_levels = [level for level, weight in enumerate(weights) if weight > 0]
         for level in self._decoded_levels():
             levels[level].denoiser = DENOISERS[denoiser](levels[level].shape)
-            if level > self.costed[0]:
+            if level > self.cost_levels[0]:
                 levels[level].add_back()
         self.rungs = cast("Sequence[Rung]", nn.ModuleList(levels))
         self.register_buffer("calibrated", torch.tensor(False))
@@ -254,7 +255,7 @@ class Ladder(nn.Module):
             ``(rows, outputs)``. Without them the supervised cost is zero.
         noise : sequence of Tensor, optional
             One standard-normal tensor for each level, ``(rows, *shape of the level)``, labeled rows first; it is
-            multiplied by the ladder's own deviations. Default: drawn here.
+            multiplied by the deviation of each level. Default: drawn from PyTorch's global generator.
         weights : Tensor of shape (labeled rows,), optional
             Weight of each labeled row in the supervised cost.
 
@@ -271,17 +272,17 @@ class Ladder(nn.Module):
         >>> bool(torch.isclose(costs.total, weighted))
         True
         """
-        rows = row_dim(self.shapes[0])
+        dim = row_dim(self.shapes[0])
         self._check_rows(unlabeled)
-        if self.costed:
-            check_two_rows(unlabeled.shape[rows], "unlabeled rows")
+        if self.cost_levels:
+            check_two_rows(unlabeled.shape[dim], "unlabeled rows")
         if labeled is None:
-            labeled = unlabeled.narrow(rows, 0, 0)
+            labeled = unlabeled.narrow(dim, 0, 0)
         self._check_rows(labeled)
-        if labeled.shape[rows]:
-            check_two_rows(labeled.shape[rows], "labeled rows")
-            check_targets(targets, weights, labeled.shape[: rows + 1], self.task, self.shapes[-1])
-        noise = self._noise(noise, unlabeled, labeled.shape[rows] + unlabeled.shape[rows])
+        if labeled.shape[dim]:
+            check_two_rows(labeled.shape[dim], "labeled rows")
+            check_targets(targets, weights, labeled.shape[: dim + 1], self.task, self.shapes[-1])
+        noise = self._noise(noise, unlabeled, labeled.shape[dim] + unlabeled.shape[dim])
         return self.training_costs(unlabeled, labeled, targets, noise, weights)
 
     def training_costs(
@@ -292,14 +293,14 @@ class Ladder(nn.Module):
         noise: Sequence[Tensor],
         weights: Tensor | None = None,
     ) -> Costs:
-        """Return the costs of a batch that needs no checks: Algorithm 1. Arguments as for `costs`."""
+        """Return the costs by Algorithm 1, without checking the arguments, which are those of `costs`."""
         noise_of_labeled, noise_of_unlabeled = self._split_noise(noise, labeled, unlabeled)
 
-        # Corrupted and clean encoder: one product for all streams, separate statistics for each.
+        # Corrupted and clean encoder: one matrix product for all streams, separate statistics for each.
         activations = self._encode(
             Stream(labeled, self.top, noise_of_labeled),
-            Stream(unlabeled, self.top if self.costed else -1, noise_of_unlabeled),
-            Stream(unlabeled, max(self.costed, default=-1)),
+            Stream(unlabeled, self.top if self.cost_levels else -1, noise_of_unlabeled),
+            Stream(unlabeled, max(self.cost_levels, default=-1)),
         )
 
         # Decoder, from the top down to the lowest level with a cost.
@@ -309,7 +310,7 @@ class Ladder(nn.Module):
         supervised = supervised_cost(activations.outputs[LABELED], targets, weights, self.task)
         denoising = [torch.zeros_like(supervised)] * len(self.rungs)
         total = supervised
-        for level in self.costed:
+        for level in self.cost_levels:
             rung = self.rungs[level]
             normalized = rung.normalize_denoised(denoised[level], activations.statistics[level])
             denoising[level] = squared_distance(activations.latents[level][CLEAN], normalized, rung.shape)
@@ -317,10 +318,10 @@ class Ladder(nn.Module):
         return Costs(total, supervised, torch.stack(denoising, dim=-1))
 
     def _encode(self, *streams: Stream, calibrate: bool = False) -> Activations:
-        """The encoder: h₀ = z₀ = x (+ n);  zₗ = N(Wₗ hₗ₋₁) (+ n);  hₗ = φ(γₗ·(zₗ + βₗ)).
+        """Run the encoder: h₀ = z₀ = x (+ n);  zₗ = N(Wₗ hₗ₋₁) (+ n);  hₗ = φ(γₗ·(zₗ + βₗ)).
 
-        Streams are sorted by `last_level`, highest first. With `calibrate`, each rung's statistics for eval mode are
-        set from the one stream, which must contain all rows, before it is normalized with them.
+        Streams must be sorted by `last_level`, highest first. With `calibrate`, there is one stream, of all rows; it
+        sets each rung's statistics for eval mode and is normalized with them.
         """
         hidden = torch.cat([stream.rows for stream in streams], row_dim(self.shapes[0]))
         sizes = [stream.rows.shape[row_dim(self.shapes[0])] for stream in streams]
@@ -351,9 +352,9 @@ class Ladder(nn.Module):
         return activations._replace(outputs=torch.split(hidden, sizes, row_dim(below)))
 
     def _decode(self, activations: Activations, stream: int) -> dict[int, Tensor]:
-        """The decoder: u_L = N(h̃_L);  uₗ = N(Vₗ₊₁ ẑₗ₊₁);  ẑₗ = g(z̃ₗ, uₗ). Returns ẑ, not normalized, by level."""
+        """Run the decoder: u_L = N(h̃_L);  uₗ = N(Vₗ₊₁ ẑₗ₊₁);  ẑₗ = g(z̃ₗ, uₗ). Return the unnormalized ẑ by level."""
         denoised: dict[int, Tensor] = {}
-        if not self.costed:
+        if not self.cost_levels:
             return denoised
         above = activations.outputs[stream]
         if self.task == "classification":
@@ -368,7 +369,7 @@ class Ladder(nn.Module):
 
     def _decoded_levels(self) -> range:
         """Return the levels that the decoder visits, from the top down."""
-        return range(self.top, self.costed[0] - 1, -1) if self.costed else range(0)
+        return range(self.top, self.cost_levels[0] - 1, -1) if self.cost_levels else range(0)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the clean output: class scores (logits), or the values of a regression.
@@ -415,17 +416,17 @@ class Ladder(nn.Module):
 
     @torch.no_grad()
     def calibrate(self, x: Tensor, chunk: int | None = None) -> Self:
-        """Set the statistics for eval mode from these rows, exactly.
+        """Set the statistics for eval mode to the exact statistics of these rows.
 
-        The statistics of a rung are those of all rows, with the rungs below it already calibrated. Rows that are too
-        many for one pass go through the encoder in chunks, one pass for each rung.
+        The statistics of a rung are those of all rows, with the rungs below it already calibrated. If there are too
+        many rows for one pass, they are encoded in chunks, in one pass for each rung.
 
         Parameters
         ----------
         x : Tensor of shape (rows, *input_shape)
             At least two rows: all training rows for the best result, or the labeled ones as the paper's authors did.
         chunk : int, optional
-            Number of rows in a pass. Default: as many as suits the memory.
+            Number of rows in a chunk. Default: depends on the size of the largest level.
 
         Returns
         -------
@@ -452,14 +453,14 @@ class Ladder(nn.Module):
         return self
 
     def _split_rows(self, x: Tensor, chunk: int | None = None) -> tuple[Tensor, ...]:
-        """Split rows into chunks of this many rows, by default of as many as suits the memory."""
-        rows = x.shape[row_dim(self.shapes[0])]
+        """Split rows into chunks of `chunk` rows; by default, of a number that depends on the largest level."""
+        count = x.shape[row_dim(self.shapes[0])]
         # Values of a row at the largest level, in all members of a packed ensemble
         values = prod(self.rungs[-1].mean.shape[:-1]) * max(map(prod, self.shapes))
-        if chunk is None and rows * values > MAX_SINGLE_PASS_VALUES:
+        if chunk is None and count * values > MAX_SINGLE_PASS_VALUES:
             chunk = MAX_CHUNK_VALUES_GPU // values if x.is_cuda else MAX_CHUNK_VALUES_CPU // values
             chunk = max(1, chunk if x.is_cuda else min(chunk, MAX_CHUNK_ROWS_CPU))
-        return torch.split(x, chunk or rows, row_dim(self.shapes[0]))
+        return torch.split(x, chunk or count, row_dim(self.shapes[0]))
 
     def _statistics_at(self, level: int, chunks: Sequence[Tensor]) -> Statistics:
         """Return the exact statistics of W h at a level over all rows, with the rungs below it already calibrated."""
@@ -495,9 +496,9 @@ class Ladder(nn.Module):
         [(8, 4), (8, 5), (8, 3)]
         """
         self._check_rows(x)
-        rows = x.shape[row_dim(self.shapes[0])]
-        check_two_rows(rows)
-        denoised = self._decode(self._encode(Stream(x, self.top, self._noise(noise, x, rows))), stream=0)
+        count = x.shape[row_dim(self.shapes[0])]
+        check_two_rows(count)
+        denoised = self._decode(self._encode(Stream(x, self.top, self._noise(noise, x, count))), stream=0)
         return [denoised.get(level) for level in range(len(self.rungs))]
 
     def draw_noise(self, rows: Tensor, count: int, generator: torch.Generator | None = None) -> list[Tensor]:
@@ -506,7 +507,7 @@ class Ladder(nn.Module):
         Parameters
         ----------
         rows : Tensor
-            Rows whose dtype and device the noise gets.
+            Rows with the dtype and device that the noise should have.
         count : int
             Number of labeled and unlabeled rows together.
         generator : torch.Generator, optional
@@ -553,7 +554,7 @@ class Ladder(nn.Module):
         input_shape : sequence of int, optional
             Shape of one row. Not needed if the network begins with Linear.
         rows : Tensor, optional
-            Training rows, whose statistics are given to rungs that the network does not normalize.
+            Training rows that provide the statistics of rungs without BatchNorm.
         noise, costs, denoiser, task, generator
             As for `Ladder`; the generator draws the decoder's initial weights.
 
@@ -572,12 +573,12 @@ class Ladder(nn.Module):
         BatchNorm's running statistics become the calibrated statistics; its scale and bias become γ and β, or are
         multiplied into the next weights where a rung has none.
 
-        In training mode, and after `calibrate`, a ladder normalizes every rung, pooling rungs too. Where the network
-        does not, the ladder starts from the same weights, but its values have another scale. With `rows` it starts
-        from the network's function there too, except for a pooling rung below a convolution with padding.
+        In training mode, and after `calibrate`, a ladder normalizes every rung, including pooling rungs. Where the
+        network has no BatchNorm, this changes the scale of the values, although the weights are the same. With `rows`,
+        the ladder still starts from the network's function, except for pooling rungs below a convolution with padding.
 
-        A `LeakyReLU` with another slope than 0.1 and the tanh form of `GELU` are kept, but no rung spec describes them.
-        As in PyTorch, state dicts do not either: load them into a ladder converted from the same network.
+        A `LeakyReLU` with a slope other than 0.1 and the tanh approximation of `GELU` are kept, but neither rung specs
+        nor state dicts describe them: load a state dict into a ladder that was converted from the same network.
 
         Examples
         --------
@@ -640,16 +641,16 @@ def supervised_cost(output: Tensor, targets: Tensor | None, weights: Tensor | No
 
 
 def squared_distance(one: Tensor, other: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Return ‖one − other‖² per row and unit of two batches of a level of this shape, ``(*members,)``.
+    """Return ‖one − other‖² divided by the number of rows and units, ``(*members,)``, for batches of a level.
 
-    Not `mean`: its gradient would have the channels of maps first in memory, where all other tensors have them last,
-    which slows down every operation on a CPU that meets it.
+    Computed without `mean`, because its gradient would not be channels-last in memory like all other maps, which slows
+    down all operations on it on a CPU.
     """
     dims = tuple(range(row_dim(shape), 0))
     return (one - other).square().sum(dims) / (one.shape[row_dim(shape)] * prod(shape))
 
 
-# Checks of what users give
+# Checks of user input
 
 
 def _check_settings(
@@ -673,7 +674,7 @@ def _check_settings(
             f"The top rung makes maps of shape {top}; expected (outputs,). End with Dense(outputs) or GlobalMeanPool()."
         )
     if top == (1,) and task == "classification":
-        raise ValueError("The top rung has shape (1,): give two classes Dense(2), or set task='regression'.")
+        raise ValueError("The top rung has shape (1,): use Dense(2) for two classes, or set task='regression'.")
     levels = len(rungs) + 1
     noises = as_floats("noise", noise)
     if len(noises) == 1:
@@ -694,7 +695,7 @@ def _check_settings(
 
 
 def as_floats(name: str, given: float | Sequence[float]) -> list[float]:
-    """Return a number, or several, as a list of floats; raise ValueError unless all are finite and at least 0."""
+    """Return one or several numbers as a list of floats; raise ValueError unless all are finite and at least 0."""
     values = np.atleast_1d(np.asarray(given, dtype=float))
     if not (np.isfinite(values) & (values >= 0)).all():
         raise ValueError(f"{name}={given!r}: every value must be finite and at least 0.")
@@ -723,7 +724,7 @@ def check_tensor(value: Any, name: str = "rows") -> None:
 
 
 def check_rows(x: Tensor, shape: tuple[int, ...], member_dims: int = 0, dtype: torch.dtype | None = None) -> None:
-    """Check the shape of rows, which follows `member_dims` and the rows, and unless it is None their dtype."""
+    """Raise an error unless rows have this shape (after the member and row dimensions) and, if given, this dtype."""
     check_tensor(x)
     if tuple(x.shape[member_dims + 1 :]) != shape:
         is_last = len(shape) == 3 and tuple(x.shape[-3:]) == (*shape[1:], shape[0])
@@ -733,30 +734,30 @@ def check_rows(x: Tensor, shape: tuple[int, ...], member_dims: int = 0, dtype: t
         )
     if dtype not in (None, x.dtype) and not torch.is_autocast_enabled(x.device.type):
         raise TypeError(
-            f"Got rows of dtype {x.dtype}, but this ladder computes in {dtype}. Give x.to({dtype}), and pixels divided "
+            f"Got rows of dtype {x.dtype}, but this ladder computes in {dtype}. Use x.to({dtype}), and divide pixels "
             "by 255."
         )
 
 
 def check_two_rows(count: int, kind: str = "rows") -> None:
-    """Raise ValueError for fewer than two rows, which have no deviation to be normalized with."""
+    """Raise ValueError for fewer than two rows, because a batch is normalized with its own statistics."""
     if count < 2:
         raise ValueError(
             f"Got {count} {kind}; expected at least two, because a batch is normalized with its own statistics. "
-            "DataLoader(drop_last=True) leaves out a last batch of one."
+            "DataLoader(drop_last=True) skips a last batch of one row."
         )
 
 
 def check_targets(
     targets: Tensor | None, weights: Tensor | None, rows: torch.Size, task: Task, outputs: tuple[int, ...]
 ) -> None:
-    """Check that there is a target, and a weight if there are weights, for each labeled row (`rows`: their shape)."""
+    """Raise ValueError unless each labeled row has a valid target and, if given, a weight; `rows` is their shape."""
     if weights is not None:
         check_tensor(weights, "weights")
         if weights.shape != rows:
             raise ValueError(f"Got weights of shape {tuple(weights.shape)}; expected {tuple(rows)}.")
     if targets is None:
-        raise ValueError(f"Got {rows[-1]} labeled rows, but no targets. Give the target of each.")
+        raise ValueError(f"Got {rows[-1]} labeled rows, but no targets. Give one for each.")
     check_tensor(targets, "targets")
     expected = tuple(rows) if task == "classification" else (*rows, *outputs)
     if tuple(targets.shape) != expected:
@@ -764,11 +765,11 @@ def check_targets(
     if task == "regression":
         return
     if targets.is_floating_point():
-        raise ValueError(f"Got targets of dtype {targets.dtype}; expected the number of a class for each labeled row.")
-    if targets.device.type == "cpu" and not torch.compiler.is_compiling():  # on a GPU, looking would mean waiting
+        raise ValueError(f"Got targets of dtype {targets.dtype}; expected an integer class for each labeled row.")
+    if targets.device.type == "cpu" and not torch.compiler.is_compiling():  # a GPU would have to wait
         wrong = targets[(targets < 0) | (targets >= outputs[0])]
         if wrong.numel():
             raise ValueError(
-                f"Got target {wrong[0].item()}; expected classes from 0 to {outputs[0] - 1}. Leave rows without a "
-                "label out of the labeled ones."
+                f"Got target {wrong[0].item()}; expected classes from 0 to {outputs[0] - 1}. Leave unlabeled "
+                "rows out of the labeled ones."
             )

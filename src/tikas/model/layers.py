@@ -1,6 +1,7 @@
-"""The modules that rung specs build: each level's encoder map, normalization, noise, activation and decoder map.
+"""The modules built from rung specs: each level's encoder operation, normalization, noise, activation and decoder
+operation.
 
-A ladder alone and a packed ensemble run the same code: see `tikas.model.normalization` for the shapes.
+A single ladder and a packed ensemble run the same code: see `tikas.model.normalization` for the shapes.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,15 +18,15 @@ from tikas.model.normalization import Statistics, normalize, normalize_with_stat
 from tikas.model.specs import Conv, Dense, GlobalMeanPool, MaxPool, MeanPool, Pool, RungSpec
 
 MIN_POOL_DEVIATION = 0.1
-"""The least deviation that ẑ is divided by in the cost of a pooling rung below the top.
+"""Smallest deviation that ẑ is divided by in the cost of a pooling rung below the top.
 
-Other levels are products with many inputs, which always vary. A channel that is silent in a batch has a deviation of
-√ε = 1e-5 after pooling: its cost would be 10¹⁰ ẑ², and one such batch undoes what was learned.
+Other levels are weighted sums of many inputs, which always vary. But a channel that is zero in a whole batch has a
+deviation of √ε = 1e-5 after pooling: its cost would be 10¹⁰ ẑ², and one such batch would ruin the weights.
 """
 
 
 class Activation(NamedTuple):
-    """φ of h = φ(γ·(z + β)), and whether it needs the scale γ and the bias β besides the next rung's weights."""
+    """The function φ in h = φ(γ·(z + β)), and whether γ and β exist: where they are not redundant."""
 
     name: str
     function: Callable[[Tensor], Tensor]
@@ -47,7 +48,7 @@ ACTIVATIONS: dict[str, Activation] = {
 
 
 def _activation_of(spec: RungSpec, *, top: bool) -> Activation:
-    """The top is linear: its softmax is part of the cost. It has β and γ, which set the scale of the outputs."""
+    """Return the activation of a rung. The top is linear (its softmax is part of the cost), with β and by default γ."""
     if top:
         return Activation("linear", _identity, scale=getattr(spec, "scale", True), bias=True)
     if isinstance(spec, Dense | Conv):
@@ -56,7 +57,7 @@ def _activation_of(spec: RungSpec, *, top: bool) -> Activation:
 
 
 class Back(nn.Module):
-    """The decoder map from a level down to the one below it: V ẑ. This base class has no weights."""
+    """The decoder operation from a level to the one below it: V ẑ. This base class has no weights."""
 
     def __init__(self, spec: RungSpec, below: tuple[int, ...]) -> None:
         super().__init__()
@@ -64,15 +65,15 @@ class Back(nn.Module):
         self.below = below
 
     def reset(self, generator: torch.Generator | None) -> None:
-        """Draw the first weights."""
+        """Draw the initial weights."""
 
     def forward(self, denoised: Tensor) -> Tensor:
-        """V ẑ, in the shape of the level below."""
+        """Return V ẑ, in the shape of the level below."""
         raise NotImplementedError
 
 
 class Rung(nn.Module):
-    """One level of a ladder. This base class is the input level, which has no encoder map and no normalization.
+    """One level of a ladder. This base class is the input level, without encoder operation and normalization.
 
     Attributes
     ----------
@@ -81,11 +82,11 @@ class Rung(nn.Module):
     activation
         φ, applied to γ·(z + β).
     noise, cost
-        Deviation of the noise, and λ. Tensors ``(members,)`` where the members of a packed ensemble differ.
+        Standard deviation of the noise, and λ. Tensors ``(members,)`` where the members of a packed ensemble differ.
     beta, gamma
         β and γ, or None.
     denoiser, back
-        g, and the decoder map from this level to the one below it. None if no cost needs them.
+        g, and the decoder operation from this level to the one below it. None if no cost needs them.
     """
 
     noise: float | Tensor
@@ -114,11 +115,11 @@ class Rung(nn.Module):
         self.back: Back | None = None
 
     def add_back(self) -> None:
-        """Build the decoder map."""
+        """Add the decoder operation."""
         raise NotImplementedError
 
     def reset(self, generator: torch.Generator | None) -> None:
-        """Set the first values of all parameters."""
+        """Set the initial values of all parameters."""
         if self.beta is not None:
             nn.init.zeros_(self.beta)
         if self.gamma is not None:
@@ -129,7 +130,7 @@ class Rung(nn.Module):
             self.back.reset(generator)
 
     def up(self, hidden: Tensor) -> Tensor:
-        """z_pre = W h of the level below; the input level takes the rows as they are."""
+        """Return z_pre = W h for h of the level below; the input level returns the rows unchanged."""
         return hidden
 
     def set_statistics(self, statistics: Statistics) -> None:
@@ -149,17 +150,17 @@ class Rung(nn.Module):
         return projected
 
     def normalize_denoised(self, denoised: Tensor, statistics: Statistics | None) -> Tensor:  # noqa: ARG002
-        """ẑ_BN = (ẑ − μ)/σ, with the statistics of the clean batch."""
+        """Return ẑ_BN = (ẑ − μ)/σ, with the statistics of the clean batch."""
         return denoised
 
     def corrupt(self, clean: Tensor, noise: Tensor) -> Tensor:
-        """Add this level's share of standard-normal noise."""
+        """Add standard-normal noise, multiplied by this level's deviation."""
         if isinstance(self.noise, Tensor):
             return torch.addcmul(clean, per_member(self.noise, self.shape), noise)
         return torch.add(clean, noise, alpha=self.noise)
 
     def activate(self, latent: Tensor) -> Tensor:
-        """h = φ(γ·(z + β))."""
+        """Return h = φ(γ·(z + β))."""
         if self.beta is not None:
             latent = latent + per_unit(self.beta, self.shape)
         if self.gamma is not None:
@@ -207,7 +208,7 @@ class NormalizedRung(Rung):
 
 
 def product(x: Tensor, weight: Tensor) -> Tensor:
-    """x Wᵀ, also for members, ``(members, rows, in)`` times ``(members, out, in)``. In bf16 where the weight is."""
+    """Return x Wᵀ, also with members: ``(members, rows, in)`` and ``(members, out, in)``. In bf16 if the weight is."""
     if weight.dtype == torch.bfloat16 != x.dtype:
         return product(x.bfloat16(), weight).to(x.dtype)
     return x @ weight.mT if x.dim() == 2 else cast("Tensor", _Product.apply(x, weight))  # type: ignore[no-untyped-call]
@@ -216,7 +217,7 @@ def product(x: Tensor, weight: Tensor) -> Tensor:
 class _Product(torch.autograd.Function):
     """x Wᵀ with the gradient of W in the memory layout of W.
 
-    With a member dimension, autograd returns it transposed; copying each gradient into place took a fifth of an
+    With a member dimension, autograd returns it transposed; copying all gradients to that layout took a fifth of an
     ensemble's update on a GPU.
     """
 
@@ -275,8 +276,8 @@ class DenseRung(NormalizedRung):
 def convolve(x: Tensor, weight: Tensor, zeros: tuple[int, int], stride: int = 1) -> Tensor:
     """Convolve maps ``(*members, rows, channels, height, width)`` with each member's own kernels.
 
-    `weight` is ``(*members, channels out, channels in, kernel, kernel)``; `zeros` are the zeros before and after each
-    side. Members become groups of one convolution.
+    `weight` is ``(*members, channels out, channels in, kernel, kernel)``; `zeros` are their numbers before and after
+    each side. Members become groups of one convolution.
     """
     before, after = zeros
     members = weight.shape[:-4]
@@ -293,10 +294,10 @@ def convolve(x: Tensor, weight: Tensor, zeros: tuple[int, int], stride: int = 1)
 def transposed_convolve(
     x: Tensor, weight: Tensor, zeros: tuple[int, int], stride: int, sides: tuple[int, ...]
 ) -> Tensor:
-    """Spread each value over the positions that it was convolved from, on maps with these `sides`.
+    """Convolve transposed, from maps ``(*members, rows, channels, h, w)`` to maps with `sides`, ``(height, width)``.
 
-    `zeros` and `stride` are those of the forward convolution. Equals `convolve` with mirrored zeros on maps whose
-    values are `stride` positions apart, without multiplying the zeros. Positions that no kernel saw get zero.
+    `zeros` and `stride` are those of the convolution in the other direction. Equals `convolve` with mirrored zeros on
+    maps whose values are `stride` positions apart, without multiplying the zeros. Positions in no window get zero.
     """
     if weight.shape[-1] > max(x.shape[-2:]):
         whole = _transpose_by_product(x, weight, stride)
@@ -316,29 +317,29 @@ def is_product(kernel: int, padded_side: int, stride: int) -> bool:
     """Return whether a convolution is faster as a matrix product: with 1×1 kernels, or kernels nearly as large as maps.
 
     `padded_side` is the longer side, with its zeros. A kernel with more positions than the map that it makes is nearly
-    a dense layer; on a GPU the 26×26 kernel of Conv-FC took thirty times as long as a convolution.
+    a dense layer; on a GPU the 26×26 kernel of Conv-FC took thirty times as long without the product.
     """
     return kernel == stride == 1 or kernel > (padded_side - kernel) // stride + 1
 
 
 def _convolve_by_product(x: Tensor, weight: Tensor, stride: int) -> Tensor:
-    """Convolve with a matrix product whose rows are the windows of each map."""
+    """Convolve with one matrix product over the windows of all maps."""
     kernel = weight.shape[-1]
     if kernel == 1:
         windows = x.movedim(-3, -1)
     else:
         windows = x.unfold(-2, kernel, stride).unfold(-2, kernel, stride).movedim(-5, -3).flatten(-3)
     # windows: (*members, rows, height, width, channels * kernel * kernel)
-    made = product(windows.flatten(weight.dim() - 4, -2), weight.flatten(-3))
-    return made.view(*windows.shape[:-1], -1).movedim(-1, -3)
+    convolved = product(windows.flatten(weight.dim() - 4, -2), weight.flatten(-3))
+    return convolved.view(*windows.shape[:-1], -1).movedim(-1, -3)
 
 
 def _transpose_by_product(x: Tensor, weight: Tensor, stride: int) -> Tensor:
-    """Compute each position's window by one product, and add the windows up where they overlap."""
+    """Compute the window of each position with one matrix product, and sum up the overlapping windows."""
     kernel, (height, width) = weight.shape[-1], x.shape[-2:]
     matrix = weight.flip(-1, -2).movedim(-3, -1).flatten(-4, -2)
-    rows = x.movedim(-3, -1).flatten(-4 if x.dim() > 3 else 0, -2)
-    windows = product(rows, matrix).view(*x.shape[:-3], height, width, -1, kernel, kernel)
+    positions = x.movedim(-3, -1).flatten(-4 if x.dim() > 3 else 0, -2)
+    windows = product(positions, matrix).view(*x.shape[:-3], height, width, -1, kernel, kernel)
     bottom, right = (height - 1) * stride, (width - 1) * stride
     shifted = []
     for i in range(height):
@@ -349,14 +350,14 @@ def _transpose_by_product(x: Tensor, weight: Tensor, stride: int) -> Tensor:
 
 
 def _members_to_channels(x: Tensor, members: Sequence[int]) -> Tensor:
-    """``(*members, rows, channels, h, w)`` to ``(rows, members * channels, h, w)``, a group for each member."""
+    """Reshape ``(*members, rows, channels, h, w)`` to ``(rows, members * channels, h, w)``, one group per member."""
     if not members:
         return x.flatten(0, -4)
     return x.flatten(0, -5).transpose(0, 1).flatten(1, 2)
 
 
 def _channels_to_members(x: Tensor, members: Sequence[int], batch: Sequence[int]) -> Tensor:
-    """Undo `_members_to_channels`; `batch` are the dimensions that were in front of the channels."""
+    """Undo `_members_to_channels`; `batch` are the sizes of the dimensions before the channels."""
     if not members:
         return x.reshape(*batch, *x.shape[1:])
     rows, channels, *sides = x.shape
@@ -396,7 +397,7 @@ class ConvBack(Back):
 class ConvRung(NormalizedRung):
     """A convolutional level; ``weight`` is W, ``(channels, channels below, kernel, kernel)``.
 
-    `is_product` tells whether the convolution is computed as a matrix product.
+    `is_product`: whether the convolution is computed as a matrix product.
     """
 
     spec: Conv
@@ -421,7 +422,7 @@ class ConvRung(NormalizedRung):
 class PoolBack(Back):
     """Copies each value to every position of its window.
 
-    A position in several windows takes the mean of their values, one in no window takes zero.
+    A position in several windows gets the mean of their values, one in no window gets zero.
     """
 
     spec: Pool
@@ -436,7 +437,7 @@ class PoolBack(Back):
         return (total / windows.clamp_min(1)).reshape(*denoised.shape[:-2], *self.below[1:])
 
     def _sum_over_windows(self, values: Tensor) -> Tensor:
-        """At each position, the sum of the values whose windows contain it, for maps ``(count, 1, height, width)``."""
+        """Return, for maps ``(count, 1, height, width)``, at each position the sum of the values of its windows."""
         ones = values.new_ones(1, 1, self.spec.size, self.spec.size)
         return self._crop(functional.conv_transpose2d(values, ones, stride=self.spec.step))
 
@@ -482,4 +483,4 @@ RUNG_MODULES: dict[type[RungSpec], Callable[..., NormalizedRung]] = {
     MeanPool: PoolRung,
     GlobalMeanPool: GlobalRung,
 }
-"""The module of each kind of rung. Called with the spec and the shape of the level below."""
+"""The module of each kind of rung, which is built from the spec and the shape of the level below."""

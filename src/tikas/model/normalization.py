@@ -1,7 +1,7 @@
 """Means and deviations: of a batch, of any number of rows, and of the BatchNorm layers of user modules.
 
 The tensors of a level have the shape ``(*members, rows, units)``, or for maps ``(*members, rows, channels, height,
-width)``. A ladder alone has no member dimension; a packed ensemble has one in front of every parameter and batch.
+width)``. A single ladder has no member dimension; a packed ensemble has one in front of every parameter and batch.
 Dimensions are counted from the end, so the same code computes both.
 """
 
@@ -16,10 +16,10 @@ from torch import Tensor, nn
 BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.SyncBatchNorm
 
 EPSILON = 1e-10
-"""Added to each variance, as in the authors' program."""
+"""Added to each variance, as in the authors' code."""
 
 CHUNK_VALUES_CPU = 2**18
-"""Values of which a CPU takes moments at once: they stay in its cache for both passes over them."""
+"""Number of values in a chunk of `Moments.add` on a CPU: they stay in its cache for both passes over them."""
 
 
 def row_dim(shape: tuple[int, ...]) -> int:
@@ -28,7 +28,7 @@ def row_dim(shape: tuple[int, ...]) -> int:
 
 
 def batch_dims(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the dimensions that a unit's mean runs over: the rows, and the positions of a map."""
+    """Return the dimensions over which the mean of a unit is taken: the rows, and the positions of a map."""
     return (row_dim(shape), *range(1 - len(shape), 0))
 
 
@@ -50,7 +50,7 @@ class Statistics(NamedTuple):
     deviation: Tensor
 
     def normalize(self, x: Tensor) -> Tensor:
-        """(x − μ) / σ."""
+        """Return (x − μ) / σ."""
         return (x - self.mean) / self.deviation
 
 
@@ -73,7 +73,7 @@ def normalize_with_statistics(x: Tensor, shape: tuple[int, ...]) -> tuple[Tensor
 
 
 def _at_least_float32(x: Tensor) -> Tensor:
-    """Half precision has too few digits for means and deviations."""
+    """Convert half precision, which has too few digits for means and deviations, to float32."""
     return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
 
 
@@ -157,10 +157,10 @@ class Moments:
 def calibrate_running_statistics(
     network: nn.Module, chunks: Sequence[Tensor], frozen: Collection[nn.Module] = ()
 ) -> None:
-    """Set the running statistics of every BatchNorm layer, exactly, from all rows; `network` is in eval mode.
+    """Set the running statistics of every BatchNorm layer to the exact ones of all rows; `network` is in eval mode.
 
     Layers are set in the order of their first call, each with the layers before it already set: one pass over the
-    chunks per layer. A single chunk needs one pass in all. `frozen` layers keep their statistics.
+    chunks per layer. A single chunk needs only one pass. `frozen` layers keep their statistics.
     """
     layers = [layer for layer in _tracking_layers(network) if layer not in frozen]
     if not layers:
@@ -168,7 +168,7 @@ def calibrate_running_statistics(
     calls: Counter[BatchNorm] = Counter()  # in the order of the first calls
     _visit(network, chunks[0], layers, lambda layer, _: calls.update([layer]))
 
-    if len(chunks) == 1 and set(calls.values()) == {1}:  # everything that a layer gets arrives before it runs
+    if len(chunks) == 1 and set(calls.values()) == {1}:  # a layer gets all its values in one call
 
         def set_at_once(layer: BatchNorm, values: Tensor) -> None:
             moments = Moments((layer.num_features, 1))
@@ -193,7 +193,7 @@ def calibrate_running_statistics(
 
 
 class _LayerReachedError(Exception):
-    """Ends a pass after the last call of the layer whose statistics are gathered."""
+    """Ends a pass after the last call of the layer whose statistics are computed."""
 
 
 def _tracking_layers(network: nn.Module) -> list[BatchNorm]:
@@ -219,7 +219,7 @@ def _visit(
     handles = [layer.register_forward_pre_hook(hook, with_kwargs=True) for layer in layers]
     assert layers[0].running_mean is not None
     try:
-        # A copy, because the network may work in place and other layers need the rows too.
+        # A copy, because the network may change its input in place, and the next pass needs the rows again.
         network(rows_like(rows, layers[0].running_mean).clone())
     except _LayerReachedError:
         pass
@@ -235,7 +235,7 @@ def rows_like(rows: Tensor, other: Tensor) -> Tensor:
 
 @contextmanager
 def frozen_running_statistics(network: nn.Module) -> Iterator[None]:
-    """Keep the running statistics of BatchNorm layers as they are during passes in training mode."""
+    """Leave the running statistics of BatchNorm layers unchanged by passes in training mode."""
     layers = _tracking_layers(network)
     for layer in layers:
         layer.track_running_stats = False
@@ -248,7 +248,7 @@ def frozen_running_statistics(network: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def eval_mode(network: nn.Module) -> Iterator[None]:
-    """Put a network in eval mode, and each of its modules back in its own mode afterwards."""
+    """Put a network in eval mode, and restore the mode of each of its modules afterwards."""
     training = [module for module in network.modules() if module.training]
     network.eval()
     try:

@@ -1,4 +1,4 @@
-"""The rungs of a ladder as values: what a user writes. Imports no torch, so that reading settings is quick."""
+"""Specs: descriptions of the rungs of a ladder, written by users. Imports no torch, so that the module loads fast."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import MISSING, dataclass, fields, replace
@@ -11,7 +11,7 @@ ActivationName = Literal["relu", "leaky_relu", "tanh", "gelu", "linear"]
 Padding = Literal["valid", "same", "full"]
 Rounding = Literal["up", "down"]
 Shape = tuple[int, ...]
-"""The shape of one row of a level: ``(units,)``, or ``(channels, height, width)``."""
+"""The shape of one row of a level: ``(units,)``, or ``(channels, height, width)`` for (feature) maps."""
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "padding": get_args(Padding),
@@ -21,7 +21,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
 COUNTS = ("features", "kernel", "size", "stride")
 
 MAX_CHANNELS = 4
-"""Channels of ordinary images: gray or color, either with transparency."""
+"""Largest number of channels of ordinary images: color with transparency."""
 
 MIN_SIDE = 16
 """Images that are not square are recognized as channels-last only if both sides are at least this long."""
@@ -45,13 +45,13 @@ class RungSpec:
             if name in COUNTS:
                 if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
                     raise ValueError(f"{type(self).__name__}: {name}={value!r} must be a positive integer.")
-                object.__setattr__(self, name, int(value))  # of NumPy's integers too
+                object.__setattr__(self, name, int(value))  # NumPy's integers too
             if name in CHOICES and value not in CHOICES[name]:
                 choices = ", ".join(map(repr, CHOICES[name]))
                 raise ValueError(f"{type(self).__name__}: {name}={value!r} is unknown; choose one of {choices}.")
 
     def shape(self, below: Shape) -> Shape:
-        """Return the shape of the level that this rung makes from a level of shape `below`."""
+        """Return the shape of this rung's level for a level below of shape `below`."""
         raise NotImplementedError
 
     def with_activation(self, name: ActivationName) -> Self:
@@ -61,7 +61,7 @@ class RungSpec:
         return replace(self, activation=name)  # type: ignore[call-arg]
 
     def _maps(self, below: Shape) -> tuple[int, int, int]:
-        """Channels, height and width of the level below, which must have them."""
+        """Return the channels, height and width of the level below; raise ValueError if it has none."""
         if len(below) != 3:
             raise ValueError(f"{self!r} needs maps (channels, height, width); the level below it has shape {below}.")
         channels, height, width = below
@@ -142,7 +142,7 @@ class Conv(RungSpec):
 
     @property
     def zeros(self) -> tuple[int, int]:
-        """Zeros before the first and after the last position of each side of the map."""
+        """Number of zeros before the first and after the last position of each side of the map."""
         total = self.kernel - 1
         if self.padding == "valid":
             return 0, 0
@@ -185,7 +185,7 @@ class Pool(RungSpec):
         return (channels, *map(self._windows, sides))
 
     def _windows(self, side: int) -> int:
-        """Number of windows along a side. Rounding up adds one that starts on the map and ends outside it."""
+        """Return the number of windows along a side. Rounding up adds one that starts on the map but ends outside."""
         whole = (side - self.size) // self.step + 1
         partial = (whole - 1) * self.step + self.size < side and whole * self.step < side
         return whole + (partial and self.rounding == "up")
@@ -202,16 +202,16 @@ class MaxPool(Pool):
     stride : int, optional
         Step from one window to the next; by default `size`.
     rounding : {"up", "down"}, default="up"
-        What happens at the end of an odd map. ``"up"``: a window that is cut off counts, 17 positions become 9.
-        ``"down"``: it does not, 17 become 8, as in ``torch.nn.MaxPool2d``.
+        Whether a window that is cut off at the end of a map counts. ``"up"``: yes, 17 positions become 9. ``"down"``:
+        no, 17 become 8, as in ``torch.nn.MaxPool2d``.
 
     Notes
     -----
-    The decoder copies each value to every position of its window. A position in several windows takes the mean of their
-    values, one in no window takes zero.
+    The decoder copies each value to every position of its window. A position in several windows gets the mean of their
+    values, one in no window gets zero.
 
-    Below the top, the cost divides ẑ by a deviation of at least 0.1, unlike in the paper: a channel that is silent in
-    a batch has a deviation near zero, and its cost would explode.
+    Below the top, the cost divides ẑ by a deviation of at least 0.1, unlike in the paper: a channel that is zero in a
+    whole batch has a deviation near zero, and its cost would explode.
 
     Examples
     --------
@@ -230,7 +230,7 @@ class MeanPool(Pool):
     Parameters
     ----------
     size : int
-        Height and width of the window. A window that is cut off at the end of the map takes the mean of what is left.
+        Height and width of the window. A window that is cut off at the end of the map averages the rest.
     stride : int, optional
         Step from one window to the next; by default `size`.
     rounding : {"up", "down"}, default="up"
@@ -275,7 +275,7 @@ OPTIONS: dict[str, tuple[str, Any]] = {
     **{word: (name, word) for name, words in CHOICES.items() for word in words},
     "unscaled": ("scale", False),
 }
-"""Words that set a field of a rung in a text: ``"conv 64 3 same"``."""
+"""Words that set a field in the text of a rung, such as ``same`` in ``"conv 64 3 same"``, by word."""
 
 
 def parse_rung(text: str) -> RungSpec:
@@ -343,7 +343,7 @@ def shapes_of(input_shape: Sequence[int], rungs: Iterable[RungSpec]) -> list[Sha
 
 
 def is_channels_last(shape: Sequence[int]) -> bool:
-    """Return whether a shape is that of an image with its channels at the end.
+    """Return whether a shape looks like that of an image with channels last.
 
     Square images are recognized by a short last dimension, others also need sides of at least `MIN_SIDE`.
     """
@@ -354,7 +354,7 @@ def is_channels_last(shape: Sequence[int]) -> bool:
 
 
 def channels_last_hint(shape: Sequence[int]) -> str:
-    """Return a sentence to add to a `MapTooSmallError` if the channels may be at the end, else nothing."""
+    """Return a sentence to add to a `MapTooSmallError` if the channels may be last, else an empty string."""
     if len(shape) != 3 or shape[2] > MAX_CHANNELS or shape[2] >= min(shape[:2]):
         return ""
     return (

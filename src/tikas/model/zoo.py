@@ -1,4 +1,4 @@
-"""The paper's networks by name. Imports no torch until a network is built, so that the command line starts quickly."""
+"""The paper's networks by name. Imports torch only when a module is built, so that the command line starts fast."""
 
 from __future__ import annotations
 
@@ -67,11 +67,11 @@ NETWORKS: dict[str, Callable[[int], list[RungSpec]]] = {
     "conv_small": conv_small,
     "conv_large": conv_large,
 }
-"""The rungs of each network, for a number of outputs."""
+"""Functions that return the rungs of a network with the given number of outputs, by name."""
 
 
 def conv_pool_cnn_c(outputs: int = 10, channels: int = 3) -> nn.Sequential:
-    """ConvPool-CNN-C of Springenberg et al. (2015), the supervised network from which Conv-Large was made.
+    """ConvPool-CNN-C of Springenberg et al. (2015), the supervised network that Conv-Large is based on.
 
     Max pooling over 3×3 windows with stride 2, dropout, no normalization: a network for `tikas.gamma`, or to train
     alone. Map sizes 32 → 32 → 32 → 32 → 16 → 16 → 16 → 16 → 8 → 6 → 6 → 6 → 1.
@@ -124,11 +124,11 @@ def conv_pool_cnn_c(outputs: int = 10, channels: int = 3) -> nn.Sequential:
 
 
 MODULES: dict[str, Callable[[int, int], nn.Module]] = {"conv_pool_cnn_c": conv_pool_cnn_c}
-"""Modules that the Γ-model trains, for a number of outputs and of channels."""
+"""Functions that return a module to train as a Γ-model, with the given numbers of outputs and channels, by name."""
 
 
 def smallest_side(name: str) -> int:
-    """Return the height and width of the smallest images that a network takes."""
+    """Return the height (and width) of the smallest square images that a network accepts."""
     return next(side for side in count(1) if _accepts(name, side))
 
 
