@@ -308,8 +308,8 @@ def test_other_pixel_modes_are_read_as_colors(tmp_path: Path) -> None:
         ("loose.png", r"loose\.png is not in the folder of a class"),
         ("test/loose.png", r"test.loose\.png is not in the folder of a class"),
         ("test/cows/1.png", r"test.cows is not one of the classes \(cats, dogs\)"),
-        ("cows/", "cows holds no images"),
-        ("test/cats/", "test.cats holds no images"),
+        ("cows/", "cows .*no images"),
+        ("test/cats/", "test.cats .*no images"),
     ],
 )
 def test_an_entry_in_the_wrong_place_is_named(name: str, named: str, folder: Path) -> None:

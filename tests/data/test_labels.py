@@ -13,13 +13,13 @@ from sklearn.exceptions import DataConversionWarning
 from tikas.data.labels import (
     as_array,
     as_labels,
-    as_values,
     check_sample_weight,
     encode_labels,
     is_unlabeled,
     label_weights,
+    mean_and_deviation,
     one_per_row,
-    scale_of_values,
+    regression_values,
 )
 
 NAN = float("nan")
@@ -94,7 +94,7 @@ def test_integers_with_missing_values_stay_integers(y: Any) -> None:
     items = as_array(y)
     codes, classes = encode_labels(items)
     assert (codes.tolist(), classes.tolist(), classes.dtype.kind) == ([0, -1, 1], [3, 7], "i")
-    np.testing.assert_array_equal(as_values(items), [3, NAN, 7])
+    np.testing.assert_array_equal(regression_values(items), [3, NAN, 7])
 
 
 @pytest.mark.parametrize(
@@ -160,9 +160,9 @@ def test_y_must_have_one_item_per_row(y: Any, rows: int, named: str) -> None:
 def test_a_regression_reads_minus_one_as_a_value_and_none_as_missing() -> None:
     expected = [0.5, NAN, -1.0]
     for y in (np.array(expected), objects(0.5, None, -1), pandas_array([0.5, None, -1], "Float64")):
-        np.testing.assert_array_equal(as_values(y), expected)
-    np.testing.assert_array_equal(as_values(np.array([True, False])), [1.0, 0.0])
-    np.testing.assert_array_equal(as_values(objects(True, None, 0.5)), [1.0, NAN, 0.5])
+        np.testing.assert_array_equal(regression_values(y), expected)
+    np.testing.assert_array_equal(regression_values(np.array([True, False])), [1.0, 0.0])
+    np.testing.assert_array_equal(regression_values(objects(True, None, 0.5)), [1.0, NAN, 0.5])
 
 
 @pytest.mark.parametrize(
@@ -175,12 +175,12 @@ def test_a_regression_reads_minus_one_as_a_value_and_none_as_missing() -> None:
 )
 def test_targets_of_a_regression_that_are_no_numbers_are_named(y: np.ndarray, named: str) -> None:
     with pytest.raises(ValueError, match=named):
-        as_values(y)
+        regression_values(y)
 
 
 def test_the_scale_of_values_is_their_mean_and_deviation() -> None:
-    assert scale_of_values(np.array([1.0, 3.0])) == (2, 1)
-    assert scale_of_values(np.full(7, 0.1)) == (0.1, 1)  # NumPy's deviation is not exactly 0
+    assert mean_and_deviation(np.array([1.0, 3.0])) == (2, 1)
+    assert mean_and_deviation(np.full(7, 0.1)) == (0.1, 1)  # NumPy's deviation is not exactly 0
 
 
 CODES, CLASSES = np.array([0, 1, 1, -1]), np.array(["a", "b"])

@@ -264,7 +264,7 @@ def test_images_in_an_array_file_keep_their_shape(tmp_path: Path) -> None:
         ({"x": np.eye(2)}, "kind", "arrays x; expected x and kind"),
         ({"x": np.eye(2), "y": np.arange(3)}, None, r"\(3,\).* \(2, 2\)"),
         ({"x": np.eye(2), "y": np.eye(2)}, None, r"\(2, 2\).* \(2, 2\)"),
-        ({"x": np.array([[{}]], dtype=object)}, None, "plain NumPy arrays"),
+        ({"x": np.array([[{}]], dtype=object)}, None, "NumPy arrays"),
     ],
 )
 def test_arrays_that_are_no_table_are_named(arrays: dict, target: str | None, named: str, tmp_path: Path) -> None:
@@ -276,7 +276,7 @@ def test_arrays_that_are_no_table_are_named(arrays: dict, target: str | None, na
 @pytest.mark.parametrize("name", ["rows.npy", "rows.npz"])
 @pytest.mark.parametrize("content", [b"", b"not an array", b"PK\x03\x04 broken", b"\x93NUMPY\x01\x00"])
 def test_a_damaged_array_file_is_named(name: str, content: bytes, write: Write) -> None:
-    with pytest.raises(ValueError, match=f"{name} does not hold plain NumPy arrays"):
+    with pytest.raises(ValueError, match=f"{name} .* NumPy arrays"):
         read_table(write(content, name))
 
 
@@ -345,9 +345,7 @@ def test_a_column_that_numbers_the_rows_is_warned_of(first: int, task: Task, wri
     numbers = first + np.random.default_rng(0).permutation(300)
     lines = "".join(f"{number},{number % 7 / 10},{i % 2}\n" for i, number in enumerate(numbers))
     path = write("id number,a,y\n" + lines)
-    with pytest.warns(
-        UserWarning, match=f"'id number' numbers the rows, from {first} .*--ignore 'id number'"
-    ) as caught:
+    with pytest.warns(UserWarning, match=f"'id number' .* {first} .*--ignore 'id number'") as caught:
         read_table(path, "y", task=task)
     assert [warning.filename for warning in caught] == [__file__]
     read_table(path, "y", ignore=["id number"], task=task)  # a warning would be an error here

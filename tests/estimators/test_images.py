@@ -184,13 +184,13 @@ class TestScale:
         with pytest.warns(ScaleWarning, match="0 to 255") as caught:
             model.predict(NEW * 255)
         assert len(caught) == 1
-        assert "Farthest" not in str(caught[0].message)  # a pixel's number says nothing
+        assert "X[:" not in str(caught[0].message)  # a pixel's number says nothing
 
     @pytest.mark.parametrize("network", [MAPS, DENSE])
     def test_images_scaled_only_after_fit_give_a_warning_and_blank_ones_none(self, network):
         bright = 255 * COLORS + np.array([0.0, 0.5, 1.0])[:, None, None]
         model = classifier(network, preprocess="standardize").fit(bright, PARTIAL)
-        with pytest.warns(ScaleWarning, match="standardized.*of another scale"):
+        with pytest.warns(ScaleWarning, match="standardized"):
             model.predict(COLORS)
         model.predict(0 * COLORS)
         model.predict(20 * COLORS[:1])

@@ -1,1 +1,1 @@
-"""From files and arrays to batches; knows nothing of models."""
+"""Data sets, labels, splits, preprocessing and batches. Independent of models."""

@@ -1,7 +1,7 @@
 """The labeled and unlabeled batches of each epoch, and the noise of each update, for one member or many.
 
-The rows stay on their device; only their indices are drawn. Each member draws from its own generators, seeded by its
-seed alone, so it sees the same batches and noise alone and in an ensemble.
+The rows stay on their device; an epoch draws only their indices. Each member draws from its own generators, seeded only
+by its seed, so its batches and noise are the same alone and in an ensemble.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ def generator(seed: int, purpose: str, device: torch.device | str = "cpu") -> to
 class Batches:
     """The batches of every epoch, for one member or for several with a leading member dimension.
 
-    Unlabeled rows are shuffled anew every epoch; rows that do not fill a batch are left out of that epoch. Labeled rows
-    are drawn in shuffled rounds, one after the other, cut into batches of `labeled_batch_size`. Where every row is
-    labeled, the labeled batch holds the same rows as the unlabeled one, with different noise.
+    Unlabeled rows are shuffled every epoch; rows that do not fill a batch are left out of that epoch. Labeled rows are
+    shuffled as often as needed, and the shuffled rows are cut into batches of `labeled_batch_size`. If every row is
+    labeled, the labeled batch contains the same rows as the unlabeled one, with different noise.
 
     Parameters
     ----------
@@ -52,15 +52,15 @@ class Batches:
     targets : Tensor of shape (n,) or (n, outputs)
         Class codes or values; not used where a row is not labeled.
     weights : Tensor of shape (n,) or None
-        Weight of each row's label; None if all count the same.
+        Weight of each row's label; None if all are equal.
     splits, seeds : sequence, one per member
     shapes : sequence of tuple of int
         Shape of each level of the model, for the noise.
     batch_size, labeled_batch_size : int
     block : int, default=1
-        Noise is drawn for up to this many updates at once: for the largest divisor of `updates` not above it.
+        Largest number of updates whose noise is drawn at once. The largest divisor of `updates` up to this is used.
     denoising : bool, default=True
-        Whether any denoising cost is used. Without one, batches hold no unlabeled rows.
+        Whether any denoising cost is used. If not, batches contain no unlabeled rows.
 
     Attributes
     ----------
@@ -71,7 +71,7 @@ class Batches:
     unlabeled_plan, labeled_plan : Tensor of shape (updates, *members, rows)
         Row indices of each update of this epoch.
     noise : Tensor of shape (*members, block, values)
-        Noise of a block of updates; the levels of an update lie one after the other.
+        Noise of a block of updates; `values` are those of all rows and levels of an update, level by level.
     """
 
     def __init__(
@@ -155,7 +155,7 @@ class Batches:
         )
 
     def for_member(self, member: int) -> Batches:
-        """Return new batches of one member alone, at the start of its draws."""
+        """Return the batches of one member alone, from its first epoch on."""
         return Batches(
             self.rows,
             self.targets,
@@ -170,9 +170,9 @@ class Batches:
         )
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the generators' states, ``(members, bytes)`` on the CPU.
+        """Return the states of the generators, each ``(members, bytes)`` on the CPU.
 
-        ``order``: at the start of this epoch or, between two epochs, of the next one; ``noise``: now.
+        ``order`` is from the start of this epoch (between two epochs, of the next one), ``noise`` is the current state.
         """
         order = self._order_at_start if self._position else self._order_state()
         return {"order": order, "noise": torch.stack([generator.get_state() for generator in self._noise])}
@@ -192,7 +192,7 @@ class Batches:
 
 
 def _level_noise(noise: Tensor, rows: int, shape: tuple[int, ...]) -> Tensor:
-    """Reshape a level's noise to ``(*members, rows, *shape)``; that of maps is channels-last in memory, as they are."""
+    """Reshape a level's noise to ``(*members, rows, *shape)``; on maps, it is channels-last in memory."""
     if len(shape) != 3:
         return noise.view(*noise.shape[:-1], rows, *shape)
     channels, *sides = shape

@@ -40,9 +40,9 @@ CIFAR10_FOLDER = "cifar-10-batches-bin"
 CIFAR10_BATCHES = (*(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.bin")
 CIFAR10_BATCH_IMAGES = 10_000
 MIN_SIMILARITY = 0.7
-"""Names at least this similar to a misspelled one (difflib's ratio) are proposed: mnist for minst, but not for mine."""
-MAX_PROPOSED = 3
-FRESH_COPY = "Get a fresh copy of the file."
+"""Names at least this similar to a misspelled one (difflib's ratio) are suggested: mnist for minst, not for mine."""
+MAX_SUGGESTED = 3
+FRESH_COPY = "Get a new copy of the file."
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,9 +56,9 @@ class Dataset:
     targets : ndarray of shape (n,)
         int64 class codes, -1 where unlabeled; or floats, NaN where unlabeled, if `classes` is None.
     weights : ndarray of shape (n,), optional
-        Weight of each row's label; None if all count the same.
+        Weight of each row's label; None if all are equal.
     feature_names : tuple of str, default=()
-        Names of the columns, where they have names.
+        Names of the columns, if they have names.
     classes : ndarray, optional
         Name of each class; None for a regression.
 
@@ -80,7 +80,7 @@ class Dataset:
 
     @property
     def labeled(self) -> NDArray[np.bool_]:
-        """Which rows are labeled, ``(n,)``."""
+        """Whether each row is labeled, ``(n,)``."""
         return ~np.isnan(self.targets) if self.classes is None else self.targets >= 0
 
     @property
@@ -111,7 +111,7 @@ def _similar_names(path: Path) -> list[str]:
     candidates = {name: name for name in DATASETS}
     for file in sorted(path.parent.iterdir()) if path.parent.is_dir() else ():
         candidates |= {file.stem.lower(): str(file), file.name.lower(): str(file)}
-    similar = get_close_matches(path.name.lower(), candidates, n=MAX_PROPOSED, cutoff=MIN_SIMILARITY)
+    similar = get_close_matches(path.name.lower(), candidates, n=MAX_SUGGESTED, cutoff=MIN_SIMILARITY)
     return list(dict.fromkeys(candidates[name] for name in similar))
 
 
@@ -125,7 +125,7 @@ def load_dataset(name: str, data_dir: str | os.PathLike[str] | None = None) -> t
         and Fashion-MNIST are four IDX files each, gzipped or not; CIFAR-10 is its binary version, six ``.bin`` files or
         the archive of them.
     data_dir : path, optional
-        Folder with the files, or with a folder named like the data set that holds them. Default: the environment
+        Folder with the files, or with a subfolder of the data set's name that contains them. Default: the environment
         variable ``TIKAS_DATA``. If neither is given, the files are downloaded once and kept.
 
     Returns
@@ -136,7 +136,7 @@ def load_dataset(name: str, data_dir: str | os.PathLike[str] | None = None) -> t
     Raises
     ------
     ValueError
-        If there is no data set of this name, or a file is damaged or of another data set.
+        If there is no data set of this name, or a file is damaged or belongs to another data set.
     FileNotFoundError
         If files are missing from the given folder, or cannot be downloaded.
 
@@ -174,8 +174,8 @@ def _read_digits() -> tuple[Dataset, Dataset]:
 class Source:
     """Where the files of a data set are found, and how they are read.
 
-    `forms` are the sets of files that make it up, packed or unpacked; the first complete form is read. `hashes` are of
-    the files to download, from the first mirror that has them.
+    `forms` are alternative sets of files, packed or unpacked; the first complete one is read. `hashes` are those of the
+    files to download, by name; each is downloaded from the first mirror that has it.
     """
 
     classes: Sequence[str]
@@ -187,8 +187,8 @@ class Source:
 
 def _find(name: str, source: Source, folder: Path) -> list[Path]:
     """Return the files of a data set, from the subfolder of its name in `folder` or from `folder` itself."""
-    places = [folder / name, folder, folder / name / CIFAR10_FOLDER, folder / CIFAR10_FOLDER]
-    candidates = [[place / file for file in form] for place in places for form in source.forms]
+    folders = [folder / name, folder, folder / name / CIFAR10_FOLDER, folder / CIFAR10_FOLDER]
+    candidates = [[each / file for file in form] for each in folders for form in source.forms]
     files = max(candidates, key=lambda files: mean(file.is_file() for file in files))
     missing = [file.name for file in files if not file.is_file()]
     if missing:
@@ -200,13 +200,13 @@ def _find(name: str, source: Source, folder: Path) -> list[Path]:
 
 def _advice(source: Source) -> str:
     return (
-        f"Put {', '.join(source.hashes)} (or the same files unpacked) into a folder, and name it with --data-dir or "
-        "TIKAS_DATA."
+        f"Put {', '.join(source.hashes)} (or the same files unpacked) into a folder, and set --data-dir or TIKAS_DATA "
+        "to it."
     )
 
 
 def _download(name: str, source: Source) -> list[Path]:
-    """Return the files in pooch's cache; those that are not there yet are downloaded."""
+    """Return the files in pooch's cache; download those that are missing."""
     import pooch
     from rich.console import Console
     from rich.progress import Progress
@@ -288,24 +288,24 @@ def _read_idx(file: Path, item_shape: tuple[int, ...]) -> NDArray[np.uint8]:
     size = len(header) + n_items * prod(item_shape)
     if not content.startswith(header) or len(content) != size or n_items == 0:
         raise ValueError(
-            f"{file} is damaged, or no IDX file of items of shape {item_shape}: it has {len(content)} bytes and begins "
+            f"{file} is damaged or not an IDX file of {item_shape} items: it has {len(content)} bytes and begins "
             f"with {content[: len(header)].hex()}, expected {size} bytes that begin with {header.hex()}. {FRESH_COPY}"
         )
     return np.frombuffer(content, np.uint8, offset=len(header)).reshape(n_items, *item_shape)
 
 
 def _read_cifar10(files: Sequence[Path]) -> tuple[Rows, Rows]:
-    """Read the six binary batches, from files of their own or from the archive."""
+    """Read the six binary batches, from separate files or from the archive."""
     if files[0].name == CIFAR10_ARCHIVE:
-        place, contents = files[0], _unpack(files[0])
+        source, contents = files[0], _unpack(files[0])
     else:
-        place, contents = files[0].parent, {file.name: file.read_bytes() for file in files}
+        source, contents = files[0].parent, {file.name: file.read_bytes() for file in files}
     size = CIFAR10_BATCH_IMAGES * 3073
     batches = []
     for name in CIFAR10_BATCHES:
         content = contents.get(name, b"")
         if len(content) != size:
-            raise ValueError(f"{name} in {place} is damaged: it has {len(content)} bytes, not {size}. {FRESH_COPY}")
+            raise ValueError(f"{name} in {source} is damaged: it has {len(content)} bytes, not {size}. {FRESH_COPY}")
         # A record is a byte with the class and 3072 bytes with the pixels: red, green and blue, row by row.
         batches.append(np.frombuffer(content, np.uint8).reshape(-1, 3073))
         _check_labels(batches[-1][:, 0], name)
@@ -316,7 +316,7 @@ def _read_cifar10(files: Sequence[Path]) -> tuple[Rows, Rows]:
 
 
 def _unpack(archive: Path) -> dict[str, bytes]:
-    """Return the contents of the files in an archive by their names, without unpacking it onto the disk."""
+    """Return the contents of the files in an archive, by name. Nothing is written to the disk."""
     contents = {}
     try:
         with tarfile.open(archive) as tar:
@@ -328,9 +328,9 @@ def _unpack(archive: Path) -> dict[str, bytes]:
     return contents
 
 
-def _check_labels(labels: NDArray[np.uint8], place: object) -> None:
+def _check_labels(labels: NDArray[np.uint8], file: Path | str) -> None:
     if labels.max() > 9:
-        raise ValueError(f"{place} holds the label {labels.max()}; expected 0 to 9. {FRESH_COPY}")
+        raise ValueError(f"{file} contains the label {labels.max()}; expected 0 to 9. {FRESH_COPY}")
 
 
 DIGITS = tuple("0123456789")

@@ -42,8 +42,8 @@ def as_images(x: NDArray[Any]) -> NDArray[Any]:
     # Certainly channels last: square images, or few channels behind long sides. Other shapes only get a warning.
     if channels <= 4 and (height == width > 4 or min(height, width) >= 16):
         raise ValueError(
-            f"Got images of shape {x.shape}; expected {(n, channels, height, width)}. {CHANNELS_FIRST} For images that "
-            f"are {channels} wide, swap height and width."
+            f"Got images of shape {x.shape}; expected {(n, channels, height, width)}. {CHANNELS_FIRST} If they "
+            f"really are {channels} pixels wide, swap height and width."
         )
     return images
 
@@ -51,15 +51,15 @@ def as_images(x: NDArray[Any]) -> NDArray[Any]:
 def warn_channels_last(images: NDArray[Any], takes_maps: bool, preprocess: str, stacklevel: int = 2) -> None:
     """Warn if images that `as_images` accepts may have their channels last.
 
-    No warning if the order of the values does not matter: to a dense network without preprocessing.
+    No warning for a dense network without preprocessing, where the order of the values does not matter.
     """
     if images.ndim != 4 or (preprocess == "none" and not takes_maps):
         return
     n, *sides, last = images.shape
     if last in (1, 3, 4) and last < min(sides):
         warnings.warn(
-            f"Images of shape {images.shape} are read as (n, channels, height, width), {last} wide. Should it be "
-            f"{(n, last, *sides)}? {CHANNELS_FIRST}",
+            f"Images of shape {images.shape} are read as (n, channels, height, width), {last} pixels wide. Should the "
+            f"shape be {(n, last, *sides)}? {CHANNELS_FIRST}",
             UserWarning,
             stacklevel=stacklevel + 1,
         )
@@ -78,9 +78,9 @@ def as_shaped(x: NDArray[Any], shape: Sequence[int]) -> NDArray[Any]:
 
 
 def as_columns(x: NDArray[Any]) -> NDArray[Any]:
-    """Return what should have a common scale as columns: of images the channels, ``(positions, channels)``.
+    """Return a table as it is, and images as a table with one column for each channel, ``(positions, channels)``.
 
-    Takes at most some 2000 images, evenly spread: enough to judge their scale.
+    Of more than about 2000 images only evenly spread ones are used: enough to check their scale.
     """
     if x.ndim != 4:
         return x
@@ -95,14 +95,14 @@ def read_folder(path: str | os.PathLike[str]) -> tuple[Dataset, Dataset]:
     ----------
     path : path
         PNG, JPEG, BMP and WebP files are read. All images must have one size, and be all gray or all in color. An
-        opaque alpha channel is dropped; photographs are rotated as their EXIF data says; of an animation the first
+        opaque alpha channel is dropped; photos are rotated according to their EXIF data; of an animation, the first
         image is read. Hidden files are skipped.
 
     Returns
     -------
     tuple of Dataset
-        Training and test images ``(n, channels, height, width)``, pixels in [0, 1], in the order of class and file
-        names. Without a folder ``test`` there are 0 test images.
+        Training and test images ``(n, channels, height, width)``, pixels in [0, 1], sorted by class and file
+        name. Without a folder ``test`` there are 0 test images.
 
     Raises
     ------
@@ -133,7 +133,7 @@ def read_folder(path: str | os.PathLike[str]) -> tuple[Dataset, Dataset]:
     classes = list(folders)
     if len(classes) < 2:
         found = f"one class only, {classes[0]}" if classes else "no class"
-        raise ValueError(f"{root} holds {found}; a classifier needs two or more. {LAYOUT}")
+        raise ValueError(f"{root} contains {found}; a classifier needs two or more. {LAYOUT}")
     train = [(file, code) for code, name in enumerate(classes) for file in _image_files(folders[name])]
     train += [(file, NO_LABEL) for folder in unlabeled for file in _image_files(folder)]
     test = []
@@ -148,7 +148,7 @@ def read_folder(path: str | os.PathLike[str]) -> tuple[Dataset, Dataset]:
 
 
 def _class_folders(root: Path) -> dict[str, Path]:
-    """Return the folders in `root` by name; images beside them are an error, other files (a README) are not."""
+    """Return the folders in `root` by name. Images beside them are an error; other files, such as a README, are not."""
     entries = _entries(root)
     loose = [entry for entry in entries if entry.suffix.lower() in FORMATS and not entry.is_dir()]
     if loose:
@@ -162,12 +162,12 @@ def _image_files(folder: Path) -> list[Path]:
         if entry.suffix.lower() not in FORMATS:
             raise ValueError(f"{entry} is not an image file ({', '.join(FORMATS)}). Convert or remove it.")
     if not entries:
-        raise ValueError(f"{folder} holds no images. Add some, or remove the folder.")
+        raise ValueError(f"{folder} contains no images. Add some, or remove the folder.")
     return entries
 
 
 def _entries(folder: Path) -> list[Path]:
-    """Return the entries of a folder, sorted by name, without hidden files and those of file managers and archives."""
+    """Return the entries of a folder, sorted by name, without hidden files and those that operating systems add."""
     return [folder / name for name in sorted(os.listdir(folder)) if not _is_hidden(name)]
 
 
@@ -183,7 +183,7 @@ def find_images(path: str | os.PathLike[str]) -> list[Path]:
         files += [Path(folder, name) for name in names if not _is_hidden(name)]
     files = sorted(file for file in files if file.suffix.lower() in FORMATS)
     if not files:
-        raise ValueError(f"{path} holds no images; expected files that end in {', '.join(FORMATS)}.")
+        raise ValueError(f"{path} contains no images; expected files that end in {', '.join(FORMATS)}.")
     return files
 
 
@@ -221,8 +221,6 @@ def _read_image(file: Path) -> NDArray[np.float32]:
     elif image.has_transparency_data:
         image = image.convert("RGBA")
         if np.asarray(image)[..., 3].min() < 255:
-            raise ValueError(
-                f"{file} has transparent pixels. Put it onto a background, and save it without alpha channel."
-            )
+            raise ValueError(f"{file} has transparent pixels. Fill in a background, and save it without alpha channel.")
     pixels: NDArray[np.float32] = np.divide(np.asarray(image.convert(mode)), largest, dtype=np.float32)
     return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)

@@ -1,4 +1,4 @@
-"""Which targets count as unlabeled, the encoding of classes, and weights of rows and classes."""
+"""Targets: which are unlabeled, class codes, the values of a regression, and the weights of labels."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Array = NDArray[Any]
 
 NO_LABEL = -1
 MIN_LABELS_TO_WARN = 20
-"""Only if there are more labels, `encode_labels` warns of numbers that look like values."""
+"""`encode_labels` warns about labels that look like the values of a regression if there are more than this."""
 
 
 def as_array(y: ArrayLike) -> Array:
@@ -34,7 +34,7 @@ def one_per_row(y: ArrayLike | None, rows: int) -> Array:
     if y is None:
         raise ValueError(
             "This estimator requires y to be passed, but the target y is None. Give a label for each row, or -1 "
-            "(for a regressor NaN) where there is none."
+            "(NaN for a regressor) where there is none."
         )
     items = as_array(y)
     if items.ndim != 1:
@@ -42,7 +42,7 @@ def one_per_row(y: ArrayLike | None, rows: int) -> Array:
     if len(items) != rows:
         raise ValueError(
             f"X has {rows} rows and y has {len(items)}: inconsistent numbers of samples. Give one label for each row "
-            "of X, or -1 (for a regressor NaN) where there is none."
+            "of X, or -1 (NaN for a regressor) where there is none."
         )
     return items
 
@@ -57,11 +57,11 @@ def is_unlabeled(y: Array) -> NDArray[np.bool_]:
 
 
 def _is_missing(item: Any) -> bool:
-    # pd.NA by the name of its type, so that pandas is not imported; NaN and NaT differ from themselves.
+    # pd.NA is recognized by its type's name, so that pandas is not imported; NaN and NaT do not equal themselves.
     return item is None or type(item).__name__ == "NAType" or bool(item != item)
 
 
-def as_values(y: Array) -> NDArray[np.float64]:
+def regression_values(y: Array) -> NDArray[np.float64]:
     """Convert the targets of a regression to float64; None, NaN and ``pd.NA`` become NaN, and -1 is a value."""
     if y.dtype.kind == "O":
         y = np.array([np.nan if _is_missing(item) else item for item in y], dtype=object)
@@ -69,15 +69,15 @@ def as_values(y: Array) -> NDArray[np.float64]:
         values: NDArray[np.float64] = y.astype(np.float64)
     except (TypeError, ValueError) as error:
         raise ValueError(
-            f"A regressor learns numbers, NaN where unlabeled, but y holds something else ({error}). For classes use "
+            f"A regressor learns numbers, NaN where unlabeled, but y contains other values ({error}). For classes use "
             "LadderClassifier (tikas train --task classification)."
         ) from error
     assert_all_finite(values, allow_nan=True, input_name="y")
     return values
 
 
-def scale_of_values(values: NDArray[np.float64]) -> tuple[float, float]:
-    """Return the mean and standard deviation of a regression's values (none missing); deviation 1 for equal values."""
+def mean_and_deviation(values: NDArray[np.float64]) -> tuple[float, float]:
+    """Return the mean and standard deviation of values (none missing); the deviation of equal values is set to 1."""
     if values.min() == values.max():
         return float(values[0]), 1.0
     return float(values.mean()), float(values.std())
@@ -93,7 +93,7 @@ def encode_labels(y: Array, classes: Array | None = None, *, stacklevel: int = 3
     classes
         The classes in the order of their codes; default: the sorted labels of `y`.
     stacklevel
-        Of the warning about labels that look like the values of a regression; 3 is the caller's caller.
+        Stack level of the warning about labels that look like the values of a regression; 3 is the caller's caller.
     """
     unlabeled = is_unlabeled(y)
     if unlabeled.all():
@@ -109,8 +109,8 @@ def encode_labels(y: Array, classes: Array | None = None, *, stacklevel: int = 3
         )
     if labels.dtype.kind in "iuf" and MIN_LABELS_TO_WARN < len(labels) < 2 * len(found):
         warnings.warn(
-            f"The {len(labels)} labels are {len(found)} different numbers, and each becomes a class. If they are "
-            "values, use LadderRegressor (tikas train --task regression).",
+            f"The {len(labels)} labels are {len(found)} different numbers, and each becomes a class. To "
+            "predict numbers, use LadderRegressor (tikas train --task regression).",
             UserWarning,
             stacklevel=stacklevel,
         )
@@ -129,7 +129,7 @@ def encode_labels(y: Array, classes: Array | None = None, *, stacklevel: int = 3
 
 
 def as_labels(labels: Array) -> Array:
-    """Return labels (none missing) in one sortable type; raise ValueError if they cannot be classes."""
+    """Return labels (none missing) as an array of one sortable type; raise ValueError if they cannot be classes."""
     are_text = labels.dtype.kind == "U"
     if labels.dtype.kind == "O":
         types = {"str" if isinstance(item, str) else type(item).__name__ for item in labels}
@@ -139,7 +139,7 @@ def as_labels(labels: Array) -> Array:
         if not are_text:
             labels = np.array(labels.tolist())
     if are_text:
-        # np.array(["cat", -1]) holds the string "-1": almost certainly an unlabeled row, not a class
+        # np.array(["cat", -1]) contains the string "-1": almost certainly an unlabeled row, not a class
         wrong = [text for text in np.unique(labels).tolist() if not text.strip() or text in ("-1", "nan", "<NA>")]
         if wrong:
             raise ValueError(
@@ -151,19 +151,19 @@ def as_labels(labels: Array) -> Array:
             fractions = labels[labels % 1 != 0]
         if len(fractions):
             raise ValueError(
-                f"Unknown label type: continuous. y holds {fractions[0]}, but classes are whole numbers, strings or "
-                "booleans. Round it, or learn values with LadderRegressor (tikas train --task regression)."
+                f"Unknown label type: continuous. y contains {fractions[0]}, but classes are whole numbers, strings or "
+                "booleans. Round it, or predict numbers with LadderRegressor (tikas train --task regression)."
             )
     elif labels.dtype.kind not in "biu":
         raise ValueError(
-            f"Unknown label type: {labels.dtype}. y holds {labels[0]!r}, but classes are whole numbers, strings or "
+            f"Unknown label type: {labels.dtype}. y contains {labels[0]!r}, but classes are whole numbers, strings or "
             "booleans."
         )
     return labels
 
 
 def check_sample_weight(sample_weight: ArrayLike, rows: int) -> NDArray[np.float64]:
-    """Return `sample_weight` as float64 ``(rows,)``; raise ValueError if it is not finite, at least 0, one per row."""
+    """Return `sample_weight` as float64 ``(rows,)``; raise ValueError unless all are finite and at least 0."""
     weights: NDArray[np.float64] = check_array(
         sample_weight, dtype=np.float64, ensure_2d=False, input_name="sample_weight"
     )
@@ -179,7 +179,7 @@ def label_weights(
     sample_weight: NDArray[np.float64] | None,
     class_weight: dict[Any, float] | str | None,
 ) -> NDArray[np.float64] | None:
-    """Return the weight of each row's label: its sample weight times its class's weight; None if all are equal."""
+    """Return the weight of each row's label: its sample weight times its class's weight; None without weights."""
     if sample_weight is None and class_weight is None:
         return None
     labeled = codes != NO_LABEL

@@ -1,4 +1,4 @@
-"""Splits: which training rows are labeled, which are held out for validation, which are used without their label."""
+"""Splits: which training rows are used with their label, without it, or held out for validation."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Split:
     labeled : ndarray of int64
         Rows whose label is used, in random order.
     unlabeled : ndarray of int64
-        All rows that are not held out, ascending: every one of them is denoised.
+        All rows that are not held out, ascending. All of them are used for the denoising costs.
     validation : ndarray of int64
         Labeled rows held out, ascending.
     """
@@ -37,7 +37,7 @@ class Split:
         return len(self.labeled) == len(self.unlabeled)
 
     def batch_sizes(self, batch_size: int, labeled_batch_size: int) -> tuple[int, int]:
-        """Return the unlabeled and labeled rows of an update; in a fully labeled split both are the same rows."""
+        """Return how many unlabeled and labeled rows an update has; in a fully labeled split both are the same rows."""
         unlabeled = min(batch_size, len(self.unlabeled))
         return unlabeled, unlabeled if self.fully_labeled else labeled_batch_size
 
@@ -54,7 +54,7 @@ def split(
     seed: int = 0,
     classes: Sequence[object] | NDArray[np.generic] | None = None,
 ) -> Split:
-    """Hold out validation rows, then choose labeled rows, balanced over the classes.
+    """Return a split: hold out validation rows, then choose labeled rows, balanced over the classes.
 
     The result depends on `y`, the counts and the seed alone. With the same seed and validation rows, the labeled rows
     of a class with few labels are a subset of those with many.
@@ -64,8 +64,8 @@ def split(
     y : array-like of int, shape (n,)
         Class code of each row; -1 where it is not known.
     labels : int or None
-        Number of labels to use: equally many of each class, the remainder from random classes. None, or as many as
-        there are, uses every known label, balanced or not.
+        Number of labels to use: equally many of each class, and the remainder from random classes. None, or the number
+        of all known labels, uses all of them, balanced or not.
     validation : int, default=0
         Number of labeled rows to hold out. Each class keeps at least one labeled row to train on.
     seed : int, default=0
@@ -111,7 +111,7 @@ def split(
 def _draw_validation(
     y: NDArray[np.int64], known: NDArray[np.int64], codes: NDArray[np.int64], validation: int, seed: int
 ) -> NDArray[np.int64]:
-    """Draw from all labeled rows; if that takes a class's last row, draw again, keeping one random row per class."""
+    """Draw from all labeled rows; if a class has no row left, draw again, keeping one random row per class."""
     drawn = np.random.default_rng([seed, _VALIDATION_STREAM]).choice(known, validation, replace=False)
     if len(np.unique(y[np.setdiff1d(known, drawn)])) == len(codes):
         return np.asarray(drawn)
@@ -127,7 +127,7 @@ def _draw_balanced(
     n_classes, available = len(rows), sum(map(len, rows))
     labels = available if labels is None else labels
     if labels > available:
-        raise ValueError(f"labels={labels} is too many: {available} labeled rows are there to train on.")
+        raise ValueError(f"labels={labels} is too many: there are {available} labeled rows to train on.")
     if labels < n_classes:
         raise ValueError(f"labels={labels} is too few: {n_classes} classes need at least one each.")
     shuffled = [rng.permutation(of_class) for of_class in rows]

@@ -31,7 +31,7 @@ WHOLE_NUMBER = r"-?(0|[1-9]\d*)(\.0*)?"
 UNNAMED = "Unnamed: "
 """Beginning of pandas' names for columns without a name."""
 MIN_NUMBERED = 10
-"""Fewer rows than this may be numbered by chance."""
+"""In a table with fewer rows, a column may look like row numbers by chance."""
 MAX_NAMED = 10
 
 
@@ -58,10 +58,10 @@ def read_table(
         ``.parquet`` file; or a ``.npz`` file with the arrays ``x``, rows first, and ``y``. Features are numbers or
         booleans.
     target : str, optional
-        The column (in a ``.npz`` file the array, default ``y``) that holds the labels or values. Empty cells, ``?``,
-        ``NA`` and the like mark unlabeled rows; in a classification -1, too.
+        The column with the labels or values; in a ``.npz`` file, the array (default ``y``). Empty cells, ``?``, ``NA``
+        and the like mark unlabeled rows, and so does -1 in a classification.
     ignore : sequence of str, default=()
-        Columns to leave out, whatever they hold.
+        Columns to leave out, whatever they contain.
     task : {"classification", "regression"}, default="classification"
         Whether the targets are classes or values.
 
@@ -83,7 +83,7 @@ def read_table(
     Warns
     -----
     UserWarning
-        If a column numbers the rows.
+        If a column looks like row numbers.
 
     Examples
     --------
@@ -98,8 +98,8 @@ def read_table(
     path = Path(path).expanduser()
     table = _read(path, (), target, ignore)
     if table.texts is None:
-        raise ValueError(f"{path} has no labels. Name their column with --target; a .npz file has them in an array y.")
-    _warn_numbered_rows(path, table)
+        raise ValueError(f"{path} has no labels. Name their column with --target; in a .npz file, save them as y.")
+    _warn_row_numbers(path, table)
     rows = table.values.astype(np.float32)
     if task == "regression":
         return Dataset(rows, _target_values(path, table.texts), feature_names=table.names)
@@ -120,13 +120,13 @@ def read_table_rows(
     Parameters
     ----------
     path : path
-        As of `read_table`. A file of numbers alone needs no header line.
+        As for `read_table`. A file that contains only numbers needs no header line.
     feature_names : sequence of str, default=()
-        The columns to read, in this order; others may hold anything. Default: all but `target` and `ignore`.
+        The columns to read, in this order; others may contain anything. Default: all but `target` and `ignore`.
     target, ignore, task
-        As of `read_table`.
+        As for `read_table`.
     classes : collection, default=()
-        Names of classes: labels that are among them are not taken for missing ones, even ``NA`` or ``None``.
+        Names of classes. A label among them is not read as a missing one, even ``NA`` or ``None``.
     """
     path = Path(path).expanduser()
     table = _read(path, feature_names, target, ignore)
@@ -205,7 +205,7 @@ def _separator(path: Path) -> str:
 
 
 def _is_header(cells: Sequence[str], wanted: Collection[str]) -> bool:
-    """Whether the first record has a cell of text; or else all the wanted names, which are numbers then."""
+    """Return whether the first line names the columns: a cell is not a number, or all wanted names are there."""
     if np.isnan(_as_numbers(pd.Series([cell for cell in cells if cell not in MISSING], dtype=str))).any():
         return True
     return bool(wanted) and set(wanted) <= set(cells) and len(set(cells)) == len(cells)
@@ -229,7 +229,7 @@ def _select_columns(
             reason = ", which the model was trained with" if name in feature_names else ""
             raise ValueError(f"{path} has no column {name!r}{reason}; it has {_listed(names)}.")
         if names.count(name) > 1 and name not in ignore:
-            raise ValueError(f"{path} has {names.count(name)} columns {name!r}. Give each a name of its own.")
+            raise ValueError(f"{path} has {names.count(name)} columns {name!r}. Give each a unique name.")
     if not features:
         raise ValueError(f"{path} has no feature column, only {_listed(names)}.")
     return [names.index(name) for name in features], names.index(target) if target else None
@@ -240,7 +240,7 @@ def _listed(names: Sequence[str], separator: str = ", ") -> str:
 
 
 def _feature_values(path: Path, frame: pd.DataFrame, names: Sequence[str]) -> NDArray[np.float64]:
-    """Return the features as numbers; raise ValueError about every column with a cell that is none."""
+    """Return the features as numbers; raise ValueError if there are other cells, with one of each column."""
     values = np.stack([_as_numbers(frame[column]) for column in frame], axis=1)
     wrong = np.isnan(values)
     problems = {}
@@ -249,9 +249,9 @@ def _feature_values(path: Path, frame: pd.DataFrame, names: Sequence[str]) -> ND
         problems[names[column]] = f"row {row + 1}, column {names[column]!r}: {str(frame.iat[row, column]).strip()!r}"
     if problems:
         raise ValueError(
-            f"{path} holds cells that are not numbers (rows are counted from 1 below the header): "
+            f"{path} contains cells that are not numbers (rows are counted from 1 below the header): "
             f"{_listed(list(problems.values()), '; ')}. Write numbers like 12.5, encode text, and fill in missing "
-            f"values; or leave out the columns: {shlex.join(['--ignore', *problems])}. If they hold the labels: "
+            f"values; or leave out the columns: {shlex.join(['--ignore', *problems])}. If they are the labels: "
             "--target."
         )
     return values
@@ -266,7 +266,7 @@ def _as_numbers(column: pd.Series) -> NDArray[np.float64]:
 
 
 def _target_values(path: Path, texts: pd.Series) -> NDArray[np.float64]:
-    """Return the values of a regression, NaN where there is none."""
+    """Return the values of a regression, NaN where they are missing."""
     values = _as_numbers(texts)
     wrong = np.isnan(values) & ~texts.isin(MISSING).to_numpy()
     if wrong.any():
@@ -276,7 +276,7 @@ def _target_values(path: Path, texts: pd.Series) -> NDArray[np.float64]:
 
 
 def _target_labels(texts: pd.Series, classes: Collection[Any] = ()) -> Array:
-    """Return labels: whole numbers, else numbers with fractions, else strings; None where unlabeled."""
+    """Return labels, None where unlabeled: integers, or floats if any has a fraction, or strings if any is text."""
     labeled = ~texts.isin(set(UNLABELED) - set(classes)).to_numpy()
     given = texts[labeled]
     numbers = pd.to_numeric(given, errors="coerce").astype(float)
@@ -290,8 +290,8 @@ def _target_labels(texts: pd.Series, classes: Collection[Any] = ()) -> Array:
     return items
 
 
-def _warn_numbered_rows(path: Path, table: _Table) -> None:
-    """Warn of columns that number the rows, like pandas' index: a network would learn from the order of the rows."""
+def _warn_row_numbers(path: Path, table: _Table) -> None:
+    """Warn about columns of row numbers, like pandas' index: a network would learn from the order of the rows."""
     rows = len(table.values)
     if rows < MIN_NUMBERED:
         return
@@ -302,9 +302,8 @@ def _warn_numbered_rows(path: Path, table: _Table) -> None:
             continue
         if (column % 1 == 0).all() and len(np.unique(column)) == rows:
             warnings.warn(
-                f"{path}: the column {name!r} numbers the rows, from {low:.0f} to {high:.0f}, and is learned from like "
-                f"any other. Leave it out ({shlex.join(['--ignore', name])}), unless the number says something about a "
-                "row.",
+                f"{path}: the column {name!r} looks like row numbers, from {low:.0f} to {high:.0f}, but is used as a "
+                f"feature. Leave it out ({shlex.join(['--ignore', name])}), unless the number describes the row.",
                 UserWarning,
                 stacklevel=3,
             )
@@ -317,11 +316,11 @@ def _read_arrays(path: Path, target: str | None) -> _Table:
             arrays = {"x": loaded} if isinstance(loaded, np.ndarray) else dict(loaded)
     except (ValueError, EOFError, zipfile.BadZipFile) as error:
         raise ValueError(
-            f"{path} does not hold plain NumPy arrays ({error}). Save them with numpy.save or numpy.savez, without "
+            f"{path} does not contain plain NumPy arrays ({error}). Save them with numpy.save or numpy.savez, without "
             "Python objects."
         ) from error
     if "x" not in arrays or (target and target not in arrays):
-        raise ValueError(f"{path} holds the arrays {', '.join(arrays)}; expected x and {target or 'y'}.")
+        raise ValueError(f"{path} contains the arrays {', '.join(arrays)}; expected x and {target or 'y'}.")
     x, y = arrays["x"], arrays.get(target or "y")
     if y is None:
         return _Table(x, (), None)

@@ -1,4 +1,4 @@
-"""Standardization and whitening, fitted on training rows, and warnings about rows of an unsuitable scale."""
+"""Standardization and whitening, fitted on training rows, and warnings about the scale of rows."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 CONSTANT_RATIO = 1e-6
-"""Values that deviate by less than this share of the largest are constant, but for rounding."""
+"""Values count as constant if their deviation is at most this fraction of the largest: it is rounding error."""
 CONTRAST = 55 / sqrt(3072)
 """Root mean square of an image after contrast normalization: a norm of 55 for the 3072 values of CIFAR-10."""
 REGULARIZER = 0.1
-"""Added to each variance in whitening, so that directions of almost no variance are not amplified."""
+"""Added to each variance in whitening, so that directions with almost no variance are not amplified."""
 CHUNK_ROWS = 2048
 MAX_VALUES = 3 * 64 * 64
-"""Largest image to be whitened: the matrix takes the square of it in memory, its computation the cube in time."""
-DESCRIBED_ROWS = 4096
+"""Largest number of values of an image to whiten: memory grows with its square, the time to fit with its cube."""
+SCALE_CHUNK_ROWS = 4096
 MAX_NAMED = 5
 FAR, FAR_SINGLE = 2, 10
-"""Rows farther than this many times the training rows' range beyond it are of another scale: many rows, or one."""
+"""Rows (many, or a single one) farther outside the training range than this many times its width have another scale."""
 NARROW = 1 / 100
-"""Images that cover less than this share of the training rows' range are of another scale."""
+"""Images that cover less than this fraction of the training range have another scale."""
 
 
 @dataclass(frozen=True, eq=False)
 class Transform(ABC):
-    """What both transforms share: saving and restoring their tensors."""
+    """Base class of both transforms, which saves and restores their tensors."""
 
     DTYPE: ClassVar[torch.dtype]
 
@@ -59,7 +59,7 @@ class Transform(ABC):
 
     @abstractmethod
     def _is_valid(self) -> bool:
-        """Whether the tensors fit each other."""
+        """Return whether the tensors fit each other and have possible values."""
 
     def _check_shape(self, rows: Tensor) -> None:
         if rows.shape[1:] != self.mean.shape:
@@ -73,7 +73,7 @@ class Transform(ABC):
 class Standardization(Transform):
     """z = (x - μ) / σ for each column, or for each channel of images.
 
-    A column that is constant in the training rows becomes zero in them, and is not scaled in others.
+    A column that is constant in the training rows is centered but not scaled.
 
     Parameters
     ----------
@@ -98,14 +98,14 @@ class Standardization(Transform):
         given = rows.to(device or rows.device).double()
         dims = (0, *range(2, given.dim()))
         deviation, mean = torch.std_mean(given, dims, correction=0, keepdim=True)
-        # Constant but for rounding, which for seconds since 1970 in float32 may be larger than 1: hence the clamp.
+        # The deviation of constant columns is rounding error. It may exceed 1 for large numbers: hence the clamp.
         constant = deviation <= CONSTANT_RATIO * given.abs().amax(dims, keepdim=True)
         deviation = torch.where(constant, deviation.clamp(min=1.0), deviation)
         return cls(*(each[0].expand(given.shape[1:]).contiguous() for each in (mean, deviation)))
 
     @torch.no_grad()
     def __call__(self, rows: Tensor) -> Tensor:
-        """Standardize rows of the shape that this was fitted on, on their device; float64 rows stay float64."""
+        """Standardize rows ``(n, *shape)`` on their device; float64 rows stay float64."""
         self._check_shape(rows)
         mean, deviation = self.mean.to(rows.device), self.deviation.to(rows.device)
         return ((rows - mean) / deviation).to(torch.promote_types(rows.dtype, torch.float32))
@@ -119,7 +119,7 @@ class Whitening(Transform):
     """Contrast normalization, then ZCA whitening: z = (C + 0.1·I)^(-1/2) (x - μ).
 
     μ and C are mean and covariance (1/n) of the contrast-normalized training images. A direction of variance λ keeps
-    the variance λ / (λ + 0.1). Of all whitening matrices the symmetric one changes images least.
+    the variance λ / (λ + 0.1). Of all whitening matrices, the symmetric one changes images least.
 
     Parameters
     ----------
@@ -146,13 +146,13 @@ class Whitening(Transform):
 
     @classmethod
     def fit(cls, images: Tensor, device: str | torch.device | None = None) -> Self:
-        """Fit on training images ``(n, ...)``, at least two, on `device`, where the result lies (default: theirs)."""
+        """Fit on at least two training images ``(n, ...)``, on `device` (default: theirs), where the result stays."""
         shape = images.shape[1:]
         values = prod(shape)
         if values > MAX_VALUES:
             raise ValueError(
-                f"Images of shape {tuple(shape)} have {values} values; whitening takes up to {MAX_VALUES}, because its "
-                "matrix has the square of that. Make the images smaller, or set preprocess='none'."
+                f"Images of shape {tuple(shape)} have {values} values; whitening takes at most {MAX_VALUES}, because "
+                "the size of its matrix is the square of that. Make the images smaller, or set preprocess='none'."
             )
         device = torch.device(device or images.device)
         total = torch.zeros(values, dtype=torch.float64, device=device)
@@ -168,7 +168,7 @@ class Whitening(Transform):
 
     @torch.no_grad()
     def __call__(self, images: Tensor) -> Tensor:
-        """Whiten raw images of the shape that this was fitted on; the result lies on their device.
+        """Whiten raw images ``(n, *shape)``; the result is on their device.
 
         Products are computed on the device of the matrix, `CHUNK_ROWS` images at a time. float64 images stay float64.
         """
@@ -191,7 +191,7 @@ TRANSFORMS: dict[str, type[Standardization] | type[Whitening]] = {
     "whiten": Whitening,
     "standardize": Standardization,
 }
-"""The transforms by the names of `preprocess`; ``"none"`` has none."""
+"""The transforms by the value of `preprocess`, except ``"none"``."""
 
 
 def normalize_contrast(images: Tensor) -> Tensor:
@@ -200,7 +200,7 @@ def normalize_contrast(images: Tensor) -> Tensor:
     (x - mean) / (‖x - mean‖ / 55) for 3072 values; the norm grows with the square root of the number of values.
     """
     rows = images.flatten(1).to(torch.promote_types(images.dtype, torch.float32))
-    # The float64 mean of one repeated value is exactly that value, so nothing is left of a constant image.
+    # The float64 mean of one repeated value is exactly that value, so a constant image becomes exactly zero.
     centered = rows - rows.mean(1, keepdim=True, dtype=torch.float64).to(rows.dtype)
     deviation = torch.linalg.vector_norm(centered, dim=1, keepdim=True, dtype=torch.float64) / sqrt(rows.shape[1])
     constant = deviation <= CONSTANT_RATIO * rows.abs().amax(1, keepdim=True)
@@ -209,33 +209,33 @@ def normalize_contrast(images: Tensor) -> Tensor:
 
 
 def _product_dtype(device: torch.device) -> torch.dtype:
-    """Return float64 on a GPU: fast enough there, and float32 products may have been set to TF32 (ten bits)."""
+    """Return float64 on a GPU, where it is fast enough and float32 products may use TF32 (ten bits), else float32."""
     return torch.float64 if device.type == "cuda" else torch.float32
 
 
 def _normalized_chunks(images: Tensor, device: torch.device, dtype: torch.dtype) -> Iterator[Tensor]:
     for chunk in images.split(CHUNK_ROWS):
-        yield normalize_contrast(chunk.to(device).to(dtype)).flatten(1)  # cast on the device: fewer bytes travel
+        yield normalize_contrast(chunk.to(device).to(dtype)).flatten(1)  # cast after the copy: fewer bytes
 
 
 class ScaleWarning(UserWarning):
-    """Columns are not of about unit size, are constant, or are of another scale than those of the training rows."""
+    """Columns are far from unit size, are constant, or have another scale than the training rows."""
 
 
 def check_scale(X: NDArray[Any], columns: Sequence[str] | None = None, *, stacklevel: int = 3) -> None:
     """Warn if the scale of training rows would keep a ladder from learning.
 
-    A ladder adds noise of deviation 0.3 or so to its input and reconstructs the input. Next to values up to 255 that
-    noise is nothing; next to differences of 0.001 it drowns everything.
+    A ladder adds noise with a deviation of about 0.3 to its input and reconstructs the input. Compared with values up
+    to 255 that noise is negligible; differences of 0.001 are lost in it.
 
     Parameters
     ----------
     X : ndarray of shape (n, ...)
-        Finite numbers; all dimensions but the first are columns.
+        Finite numbers; all dimensions except the first are columns.
     columns : sequence of str, optional
         Column names for the warnings.
     stacklevel : int, default=3
-        As of `warnings.warn`.
+        As for `warnings.warn`.
 
     Raises
     ------
@@ -245,20 +245,20 @@ def check_scale(X: NDArray[Any], columns: Sequence[str] | None = None, *, stackl
     Warns
     -----
     ScaleWarning
-        At most one of: values like unscaled pixels or counts, columns far from unit size. And one if columns are
-        constant at another value than zero.
+        If the values look like unscaled pixels or counts, or otherwise if columns are far from unit size. Also if
+        columns are constant at a value other than zero.
     """
     X = X.reshape(len(X), -1)
     mean = X.mean(axis=0, dtype=np.float64)
     squares = np.zeros(X.shape[1])
-    for start in range(0, len(X), DESCRIBED_ROWS):  # a float64 copy of all rows might not fit into memory
-        squares += np.square(X[start : start + DESCRIBED_ROWS] - mean).sum(axis=0)
+    for start in range(0, len(X), SCALE_CHUNK_ROWS):  # a float64 copy of all rows might not fit into memory
+        squares += np.square(X[start : start + SCALE_CHUNK_ROWS] - mean).sum(axis=0)
     deviation = np.sqrt(squares / len(X))
     lowest, highest = X.min(axis=0), X.max(axis=0)
     varying = highest > lowest
     if not varying.any():
         raise ValueError(
-            f"Each of the {X.shape[1]} columns holds a single value in all {len(X)} rows, so there is nothing to learn "
+            f"Each of the {X.shape[1]} columns has the same value in all {len(X)} rows, so there is nothing to learn "
             "from. Check how the rows were read or preprocessed."
         )
     messages = []
@@ -266,18 +266,18 @@ def check_scale(X: NDArray[Any], columns: Sequence[str] | None = None, *, stackl
     if _looks_like_pixels(X, lowest, highest, deviation):
         low, high = float(lowest.min()), float(highest.max())
         messages.append(
-            f"The values run from {low:g} to {high:g}, like pixels or counts that were not scaled. Divide them by "
+            f"The values range from {low:g} to {high:g}, like pixels or counts that were not scaled. Divide them by "
             f"{255 if high > 128 else high:g}, or set preprocess='standardize'."
         )
     elif far.any():
         messages.append(
-            f"Columns are far from unit size: {_listed(far, mean, deviation, columns)}. Bring them to one scale with "
+            f"Columns are far from unit size: {_listed(far, mean, deviation, columns)}. Scale them with "
             "preprocess='standardize'."
         )
     constant = ~varying & (lowest != 0)
     if constant.any():
         messages.append(
-            f"Columns are constant: {_listed(constant, mean, deviation, columns)}. Drop them, for instance with "
+            f"Columns are constant: {_listed(constant, mean, deviation, columns)}. Drop them, for example with "
             "scikit-learn's VarianceThreshold or tikas train --ignore."
         )
     for message in messages:
@@ -287,7 +287,7 @@ def check_scale(X: NDArray[Any], columns: Sequence[str] | None = None, *, stackl
 def _looks_like_pixels(
     X: NDArray[Any], lowest: NDArray[Any], highest: NDArray[Any], deviation: NDArray[np.float64]
 ) -> bool:
-    """Whether values start at zero or are whole numbers, and most columns reach high into one range up to 255."""
+    """Return whether values start at zero or are whole numbers, and most columns reach half of a maximum up to 255."""
     low, high = lowest.min(), highest.max()
     varying = highest > lowest
     if low < 0 or high > 255 or deviation.max() <= 2 or (highest[varying] >= high / 2).mean() <= 0.5:
@@ -298,12 +298,12 @@ def _looks_like_pixels(
 def _far_from_unit_size(
     X: NDArray[Any], mean: NDArray[np.float64], deviation: NDArray[np.float64], varying: NDArray[np.bool_]
 ) -> NDArray[np.bool_]:
-    """Return which columns are too large or too small to learn from beside a ladder's noise."""
+    """Return which columns are too large or too small compared with a ladder's noise."""
     largest = deviation.max()
     if largest < 0.01:
         return varying
     far = varying & ((deviation > 10) | (np.abs(mean) > 10 * deviation + 10))
-    # Columns much smaller than the rest are drowned by it; but indicators (0 or 1) keep their scale if rare.
+    # Columns much smaller than the largest have no effect beside it. But rare indicators (0 or 1) may be small.
     if largest > 100 * np.median(deviation[varying]) and not np.all((X == 0) | (X == 1)):
         far |= varying & (deviation < min(largest / 100, 0.1))
     return np.asarray(far)
@@ -328,9 +328,9 @@ def _name(column: int, columns: Sequence[str] | None) -> str:
 def value_range(
     X: NDArray[Any], preprocess: str, earlier: tuple[float, float] | None = None
 ) -> tuple[float, float] | None:
-    """Return the smallest and largest value of transformed training rows, and of `earlier` ones; None if whitened.
+    """Return the smallest and largest value of transformed training rows and of the range `earlier`; None if whitened.
 
-    Whitening removes brightness and contrast, so whitened rows cannot be told to be of another scale.
+    Whitening removes brightness and contrast, so another scale cannot be recognized after it.
     """
     if preprocess == "whiten":
         return None
@@ -346,10 +346,10 @@ def warn_other_scale(
     standardized: bool = False,
     stacklevel: int = 2,
 ) -> None:
-    """Warn if rows to predict are of another scale than the training rows.
+    """Warn if rows to predict have another scale than the training rows.
 
-    They are if half of them lie far outside of the training rows' range (farther for a few rows: one alone may be an
-    outlier), or if they are images whose channels all cover next to nothing of it.
+    They have if half of them lie far outside the range of the training rows (farther for a few rows, which may be
+    outliers), or if they are images and every channel covers only a tiny part of that range.
 
     Parameters
     ----------
@@ -362,7 +362,7 @@ def warn_other_scale(
     standardized : bool, default=False
         Whether the rows were standardized, for the warning.
     stacklevel : int, default=2
-        As of `warnings.warn`.
+        As for `warnings.warn`.
     """
     lowest, highest = training_range
     width = highest - lowest
@@ -371,11 +371,11 @@ def warn_other_scale(
     if np.median(outside.max(1)) <= max(FAR, FAR_SINGLE / len(X)) * width and not narrow:
         return
     transformed = ", standardized as the training rows were," if standardized else ""
-    farthest = "" if X.ndim > 2 else f" Farthest off is {_name(int(np.median(outside, 0).argmax()), columns)}."
+    farthest = "" if X.ndim > 2 else f" The farthest column is {_name(int(np.median(outside, 0).argmax()), columns)}."
     warnings.warn(
-        f"The rows to predict{transformed} run from {X.min():.3g} to {X.max():.3g}, but the training rows ran from "
-        f"{lowest:.3g} to {highest:.3g}: they are of another scale, and predictions for them mean little. Give rows in "
-        f"the same units and scaled the same way as in fit.{farthest}",
+        f"The rows to predict{transformed} range from {X.min():.3g} to {X.max():.3g}, but the training rows ranged "
+        f"from {lowest:.3g} to {highest:.3g}: their scale is different, so predictions are unreliable. Give rows "
+        f"in the same units, scaled in the same way as in fit.{farthest}",
         ScaleWarning,
         stacklevel=stacklevel + 1,
     )

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from sklearn.base import RegressorMixin
 from sklearn.metrics import r2_score
 
-from tikas.data.labels import as_values, one_per_row, scale_of_values
+from tikas.data.labels import mean_and_deviation, one_per_row, regression_values
 from tikas.data.splits import Split
 from tikas.estimators.base import Array, LadderEstimator
 from tikas.training.callbacks import progress_bar
@@ -194,7 +194,7 @@ class LadderRegressor(RegressorMixin, LadderEstimator):  # type: ignore[misc]
             checkpointer = self._checkpointer()
             seeds = self._seeds(checkpointer)
             rows = self._check_training_rows(X, recipe)
-            values = as_values(one_per_row(y, len(rows)))
+            values = regression_values(one_per_row(y, len(rows)))
             selected, weights = self._select_rows(len(rows), sample_weight, splits)
             learned = values[selected]
             if splits is not None:
@@ -203,7 +203,7 @@ class LadderRegressor(RegressorMixin, LadderEstimator):  # type: ignore[misc]
             if not len(learned):
                 raise ValueError(f"None of the {len(rows)} rows has a target (not NaN) of positive weight. Give one.")
             if self._earlier_members() is None:
-                self.target_mean_, self.target_deviation_ = scale_of_values(learned)
+                self.target_mean_, self.target_deviation_ = mean_and_deviation(learned)
             standardized = ((values - self.target_mean_) / self.target_deviation_).astype(np.float32)
             recipe, build, dataset, splits = self._prepare_fit(
                 recipe, rows[selected], standardized[selected], weights, splits
@@ -273,7 +273,7 @@ class LadderRegressor(RegressorMixin, LadderEstimator):  # type: ignore[misc]
         True
         """
         predicted = self.predict(X)
-        values = as_values(one_per_row(y, len(predicted)))
+        values = regression_values(one_per_row(y, len(predicted)))
         labeled = ~np.isnan(values)
         weights = None if sample_weight is None else np.asarray(sample_weight)[labeled]
         return float(r2_score(values[labeled], predicted[labeled], sample_weight=weights))
