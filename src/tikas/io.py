@@ -31,9 +31,9 @@ ESTIMATORS: dict[str, type[LadderClassifier] | type[LadderRegressor]] = {
     "classification": LadderClassifier,
     "regression": LadderRegressor,
 }
-"""The estimators by the task of their recipe."""
+"""The estimator class for each task of a recipe."""
 CLASS_TYPES = {"b": bool, "i": np.int64, "u": np.uint64, "f": np.float64, "U": np.str_, "O": object}
-"""Types of the classes by the kind of their array."""
+"""Data type of the classes for each NumPy dtype kind in a header."""
 
 
 def save(estimator: LadderEstimator, path: str | Path) -> Path:
@@ -42,7 +42,7 @@ def save(estimator: LadderEstimator, path: str | Path) -> Path:
     recipe, members = estimator.recipe_, estimator.ladders_
     if not members[0].packable and not recipe.is_module:
         raise ValueError(
-            "The network is a module of your own, which a file without code cannot restore. Save its weights with "
+            "The network is your own module, which a file without code cannot restore. Save its weights with "
             "torch.save(estimator.ladder_.network.state_dict(), path), or pickle the estimator with "
             "joblib.dump(estimator, path) and load it only where you trust the file."
         )
@@ -154,8 +154,8 @@ def _restore(tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> Ladder
     states = [_tensors_of(f"members.{member}", tensors) for member in range(len(seeds))]
     unused = len(tensors) - len(preparation) - sum(map(len, states))
     _require(unused == 0, f"{unused} tensors belong to none of the {len(seeds)} members")
-    taken = shape if recipe.takes_maps else (prod(shape),)
-    members = [_member(state, recipe, taken, n_outputs) for state in states]
+    member_shape = shape if recipe.takes_maps else (prod(shape),)
+    members = [_member(state, recipe, member_shape, n_outputs) for state in states]
     estimator.n_members = len(seeds)
     estimator._set_fitted(recipe, members, seeds, header["history"], interrupted=bool(header["interrupted"]))
     return estimator
@@ -167,7 +167,7 @@ def _require(valid: bool, problem: str) -> None:
 
 
 def _classes(names: list[Any], kind: str) -> NDArray[Any]:
-    """Return the classes, if they are different labels of the type that the header names."""
+    """Return the classes; raise ValueError unless they are different labels of the kind in the header."""
     classes: NDArray[Any] = np.array(names, dtype=CLASS_TYPES[kind])
     valid = classes.ndim == 1 and len(classes) >= 2 and classes.tolist() == names and len(set(names)) == len(names)
     _require(valid, f"the classes are not different labels of kind {kind!r}")
@@ -181,11 +181,11 @@ def _tensors_of(part: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _member(tensors: dict[str, Tensor], recipe: Recipe, input_shape: tuple[int, ...], n_outputs: int) -> Model:
-    """Build a member from its tensors. On the device "meta" nothing is allocated before their shapes are checked."""
+    """Build a member from its tensors. It is built on the device "meta", so nothing is allocated before the checks."""
     with torch.device("meta"):
         model = recipe.build(input_shape, n_outputs, seed=0)
     dtypes = {name: tensor.dtype for name, tensor in model.state_dict().items()}
-    model.load_state_dict(tensors, assign=True)  # which checks names and shapes
+    model.load_state_dict(tensors, assign=True)  # checks names and shapes
     for name, dtype in dtypes.items():
         valid = tensors[name].dtype == dtype and bool(tensors[name].isfinite().all())
         _require(valid, f"{name} has values that are not finite {dtype} numbers")

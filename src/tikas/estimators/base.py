@@ -1,4 +1,4 @@
-"""What both estimators share: parameters, checks of X, training, and prediction with all members."""
+"""Base class of both estimators: parameters, checks of X, training, and prediction with all members."""
 
 from __future__ import annotations
 
@@ -46,18 +46,18 @@ Array = NDArray[Any]
 Prediction = Literal["outputs", "latents", "probabilities"]
 
 MAX_CHUNK_VALUES = 2**25
-"""Values of the largest level in a chunk of rows that is predicted at once."""
+"""Largest number of values, at the largest level, in a chunk of rows to predict."""
 MAX_CHUNK_ROWS, MAX_CHUNK_IMAGES = 4096, 1024
-"""Rows of a chunk for dense ladders, and for all other models: how large the maps inside a module are is unknown."""
+"""Largest number of rows in a chunk: for dense ladders, and for other models, whose maps may be large."""
 MIN_GPU_PRODUCTS = 10**11
-"""Multiplications from which on dense ladders predict on a GPU: some seconds of a CPU in double precision."""
+"""Dense ladders predict on a GPU if it takes at least so many multiplications: seconds on a CPU in double precision."""
 MAX_COMPARED_ROWS = 1000
-"""Rows, spread over all, whose range is compared with that of the training rows."""
+"""Largest number of rows to predict (evenly spread) whose range is compared with that of the training rows."""
 
 
 @dataclass(eq=False, repr=False)
 class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
-    """Base of both estimators. Its fields are their parameters: the dataclass writes the constructor."""
+    """Base class of both estimators. Its fields are their parameters: the dataclass generates the constructor."""
 
     task: ClassVar[Literal["classification", "regression"]]
 
@@ -89,7 +89,7 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
 
     @contextmanager
     def _fitting(self) -> Iterator[None]:
-        """Compute with PyTorch's defaults, and restore all attributes if an exception leaves the block."""
+        """Compute with PyTorch's default settings, and restore all attributes if the block raises an exception."""
         before = self.__dict__.copy()
         try:
             with plain_computation():
@@ -101,7 +101,7 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
     # Training
 
     def _recipe(self) -> Recipe:
-        """Check the parameters. Costs and epochs that are None get their values in `_with_defaults`."""
+        """Return the parameters as a checked recipe. `_with_defaults` replaces costs and epochs that are None."""
         settings = {field.name: getattr(self, field.name) for field in fields(Recipe)}
         if self.epochs is None:
             settings["epochs"] = SMALL.epochs
@@ -113,7 +113,7 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         return Recipe(**settings)
 
     def _with_defaults(self, recipe: Recipe, rows: Array) -> Recipe:
-        """Derive costs and epochs that are None from the training rows."""
+        """Return the recipe, with costs and epochs that are None derived from the training rows."""
         derived: dict[str, Any] = {}
         if self.costs is None and not self._is_module:
             derived["costs"] = default_costs(recipe.network, rows, recipe.task)
@@ -149,16 +149,16 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
     def _select_rows(
         self, n_rows: int, sample_weight: ArrayLike | None, splits: Sequence[Split] | None
     ) -> tuple[Array | slice, Array | None]:
-        """Return the rows to train on, those of positive weight, and their weights."""
+        """Return the indices of the rows to train on, those of positive weight, and their weights."""
         if sample_weight is None:
             return slice(None), None
-        if splits is not None:  # they name rows by their positions, so these must stay
+        if splits is not None:  # splits are row indices, which must not shift
             raise ValueError("sample_weight and splits cannot be combined. Give one of the two.")
         weights = check_sample_weight(sample_weight, n_rows)
         positive = np.flatnonzero(weights)
         if len(positive) < 2:
             raise ValueError(
-                f"sample_weight is zero for all but {len(positive)} of {n_rows} rows, and these are left out. Give at "
+                f"sample_weight is zero for all but {len(positive)} of {n_rows} rows, and these are not used. Give at "
                 "least two rows a positive weight."
             )
         return positive, weights[positive]
@@ -172,13 +172,13 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         splits: Sequence[Split] | None,
         classes: Array | None = None,
     ) -> tuple[Recipe, Build, Dataset, Sequence[Split]]:
-        """Fit the preprocessing. Returns the complete recipe, the builder of members, and what `Trainer.fit` takes."""
+        """Fit the preprocessing; return the complete recipe, the builder of members, the data set and the splits."""
         if self._earlier_members() is not None:
             require_unchanged("n_members", len(self.ladders_), self.n_members)
             require_unchanged("network", self.recipe_.network, recipe.network)
             require_unchanged("preprocess", self.recipe_.preprocess, recipe.preprocess)
         rows = self._fit_preparation(rows, recipe)
-        # Every column has a scale, and every channel of images; the rows of a module may be anything.
+        # The scale is checked per column, and per channel of images. A module may take rows of any form.
         scaled = rows if self._is_module else as_columns(rows.reshape(len(rows), *self.input_shape_))
         check_scale(scaled, getattr(self, "feature_names_in_", None), stacklevel=4)
         dataset = Dataset(rows, targets, classes=classes)
@@ -186,7 +186,7 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         if splits is None:
             splits = [Split(np.flatnonzero(labeled), np.arange(len(rows)), np.empty(0, np.int64))] * self.n_members
         elif not all(labeled[split.labeled].all() and labeled[split.validation].all() for split in splits):
-            raise ValueError("splits name labeled or validation rows that have no label in y. Leave these rows out.")
+            raise ValueError("splits contain labeled or validation rows that have no label in y. Leave these rows out.")
         trained = splits[0].unlabeled
         warn_few_rows(len(trained), recipe.batch_size, stacklevel=3)
         recipe = self._with_defaults(recipe, rows if len(trained) == len(rows) else rows[trained])
@@ -231,7 +231,7 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         if earlier is None:
             members, seeds, history = result.members, result.seeds, []
             numbers: Sequence[int] = range(len(members))
-        else:  # members that an interruption kept from training stay as they were
+        else:  # members not trained again before an interruption stay unchanged
             members, history = list(earlier), list(self.history_)
             numbers = result.indices
         epochs = _epochs_per_member(history)
@@ -249,11 +249,11 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         self._set_fitted(recipe, members, seeds, history, interrupted=result.interrupted)
 
     def _earlier_members(self) -> list[Model] | None:
-        """Return the fitted members that training continues from, if it does."""
+        """Return the fitted members from which training continues, or None without a warm start."""
         return getattr(self, "ladders_", None) if self.warm_start else None
 
     def _checkpointer(self) -> Checkpointer | None:
-        """Return what saves snapshots, if a folder for them was given."""
+        """Return the checkpointer, or None if no folder for snapshots was given."""
         if self.checkpoint is None or isinstance(self.checkpoint, Checkpointer):
             return self.checkpoint
         check_scalar(self.checkpoint_every, "checkpoint_every", Real, min_val=0)
@@ -261,7 +261,7 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         return Checkpointer(self.checkpoint, seconds=self.checkpoint_every, variant=variant)
 
     def _delete_snapshots(self, checkpointer: Checkpointer | None) -> None:
-        """Delete the snapshots of a fit that is finished."""
+        """Delete the snapshots, unless the fit was interrupted."""
         if checkpointer is not None and not self.interrupted_:
             checkpointer.delete(range(self.n_members))
 
@@ -315,9 +315,9 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
     def _predict_rows(self, rows: Array, kind: Prediction) -> Array:
         """Return the mean of the members' outputs, top latents or class probabilities, chunk by chunk.
 
-        Dense ladders predict in double precision: the last digits of a float32 product depend on the number of rows in
-        it, and a row's prediction must not depend on the rows beside it. Convolutions would take several times as long
-        in double precision, and a module may not support it; these predict in float32.
+        Dense ladders predict in double precision: the last digits of a float32 matrix product depend on its number of
+        rows, and the prediction of a row must not depend on the other rows. Convolutions would take several times as
+        long in double precision, and a module may not support it; these predict in float32.
         """
         first = self.ladder_
         dense = first.packable and all(len(shape) == 1 for shape in first.shapes)
@@ -352,7 +352,7 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features) or (n_samples, [channels,] height, width)
-            Rows on the scale of those of `fit`.
+            Rows with the same scale as those of `fit`.
 
         Returns
         -------
@@ -371,7 +371,7 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
 
     @property
     def _n_features_out(self) -> int:
-        """The number of columns of `transform`, which scikit-learn names."""
+        """The number of columns of `transform`, for which scikit-learn generates names."""
         return int(self.ladder_.shapes[-1][0])
 
     def save(self, path: str | Path) -> Path:
@@ -392,7 +392,7 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         OSError
             If the file cannot be written. An existing file is left unchanged.
         ValueError
-            If the network is a module of your own, which a file without code cannot restore.
+            If the network is your own module, which a file without code cannot restore.
 
         Examples
         --------
@@ -411,12 +411,12 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
 def build_gamma(
     module: nn.Module, example: Array, recipe: Recipe, input_shape: Sequence[int], n_outputs: int, seed: int
 ) -> Model:
-    """Build a member from a user module: the Γ-model around a float32 copy, tried on the rows of `example`."""
+    """Build a member from a user module: the Γ-model around a float32 copy, which is run on `example`."""
     copy = deepcopy(module).cpu().float()
     try:
         with private_random_state(seed):  # lazy layers draw their weights now
             return gamma(copy, n_outputs, recipe.noise_per_level(), recipe.costs[0], example=torch.from_numpy(example))
-    except (RuntimeError, IndexError) as error:  # of the module's layers, about rows of another shape or dtype
+    except (RuntimeError, IndexError) as error:  # raised by layers that take other shapes or dtypes
         raise ValueError(
             f"{_module_name(module)} does not take float32 rows of shape {tuple(input_shape)}: {error}. Give X in the "
             f"shape that the module takes, images as (n, channels, height, width).{channels_last_hint(input_shape)}"
@@ -426,10 +426,10 @@ def build_gamma(
 def build_with_bias(
     build: Build, bias: Tensor, recipe: Recipe, input_shape: Sequence[int], n_outputs: int, seed: int
 ) -> Model:
-    """Build a member whose outputs start with a bias: the log odds of the classes' total weights.
+    """Build a member whose output bias starts at `bias`: the logarithms of the classes' relative total weights.
 
-    A class of very small weight has almost no gradient that could lower its score, so that rows to which the initial
-    weights give this class would keep it.
+    Without it, the scores of a class of very small weight would stay as the initial weights set them, because the
+    class has almost no effect on the gradient.
     """
     model = build(recipe, input_shape, n_outputs, seed)
     assert model.output_bias is not None
@@ -439,7 +439,7 @@ def build_with_bias(
 
 
 def require_unchanged(name: str, before: object, now: object) -> None:
-    """Raise ValueError if a setting with which training cannot continue has changed."""
+    """Raise ValueError if a setting that must not change in a warm start has changed."""
     if before != now:
         raise ValueError(
             f"warm_start=True: the fitted model has {name}={before!r}, and now it is {now!r}. Keep it, or set "
@@ -460,7 +460,7 @@ def _prediction_device(products: int, device: str | None, dense: bool) -> torch.
 
 
 def _encoder_copy(member: Model) -> Model:
-    """Copy a member without the parts that prediction does not use: denoisers and decoder maps."""
+    """Copy a member without the parts that prediction does not use: denoisers and decoder operations."""
     unused = [part for rung in member.rungs for part in (rung.denoiser, rung.back)]
     return deepcopy(member, {id(part): None for part in unused if part is not None})
 

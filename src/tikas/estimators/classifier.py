@@ -1,4 +1,4 @@
-"""The classifier: class labels in, probabilities out."""
+"""`LadderClassifier`: a scikit-learn classifier."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
     Parameters
     ----------
     network : sequence of int, str or layer spec; str; or torch.nn.Module, default=(256, 128)
-        The hidden layers from the input up: numbers of units for dense layers, specs such as
+        The hidden layers, starting at the input: numbers of units for dense layers, specs such as
         ``Conv(32, 5, padding="full")`` and ``MaxPool(2)``, or the same as text, ``"conv 32 5 full"`` and ``"max 2"``.
-        The output layer is added; with ``()`` it is connected to the input. A string names a network of the paper:
+        The output layer is added; with ``()`` there is no other layer. A string names a network of the paper:
         ``"mlp"``, ``"conv_fc"``, ``"conv_small"``, ``"conv_large"`` or ``"conv_pool_cnn_c"``. A module that returns
         class scores is trained as a Γ-model; see the notes.
     preprocess : {"none", "standardize", "whiten"}, default="none"
@@ -138,7 +138,7 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
     ones.
 
     A module is copied for each member, converted to float32 and given X as it is. Training starts from the module's
-    weights, so that members differ in the order of rows and in noise. `noise` has one or two values (the second for
+    weights, so members differ only in the order of rows and in noise. `noise` has one or two values (the second for
     all noise after the input), `costs` one, 1 by default; see `tikas.gamma`. Layers that must stay frozen should
     override `train`. The fitted estimator can be pickled but not saved, since a file without code cannot restore a
     module. ``"conv_pool_cnn_c"`` is a module too, but it can be saved, and each member has its own initial weights.
@@ -254,7 +254,7 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features) or (n_samples, [channels,] height, width)
-            Rows on the scale of those of `fit`.
+            Rows with the same scale as those of `fit`.
 
         Returns
         -------
@@ -277,7 +277,7 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features) or (n_samples, [channels,] height, width)
-            Rows on the scale of those of `fit`.
+            Rows with the same scale as those of `fit`.
 
         Returns
         -------
@@ -301,7 +301,7 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features) or (n_samples, [channels,] height, width)
-            Rows on the scale of those of `fit`.
+            Rows with the same scale as those of `fit`.
         y : array-like of shape (n_samples,)
             Class labels; unlabeled rows are ignored.
         sample_weight : array-like of shape (n_samples,) or None, default=None
@@ -324,6 +324,6 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
         labels = one_per_row(y, len(predicted))
         labeled = ~is_unlabeled(labels)
         if not labeled.any():
-            raise ValueError(f"None of the {len(labels)} rows is labeled, so that there is nothing to score.")
+            raise ValueError(f"None of the {len(labels)} rows is labeled, so there is nothing to score.")
         weights = None if sample_weight is None else np.asarray(sample_weight)[labeled]
         return float(accuracy_score(as_labels(labels[labeled]), predicted[labeled], sample_weight=weights))

@@ -1,4 +1,4 @@
-"""The regressor: values in, values out."""
+"""`LadderRegressor`: a scikit-learn regressor."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class LadderRegressor(RegressorMixin, LadderEstimator):  # type: ignore[misc]
     Parameters
     ----------
     network : sequence of int, str or layer spec; or str, default=(256, 128)
-        The hidden layers from the input up: numbers of units for dense layers, specs such as
+        The hidden layers, starting at the input: numbers of units for dense layers, specs such as
         ``Conv(32, 5, padding="full")`` and ``MaxPool(2)``, or the same as text, ``"conv 32 5 full"`` and ``"max 2"``.
-        The output layer is added; with ``()`` it is connected to the input. A string names a network of the paper:
+        The output layer is added; with ``()`` there is no other layer. A string names a network of the paper:
         ``"mlp"``, ``"conv_fc"``, ``"conv_small"`` or ``"conv_large"``.
     preprocess : {"none", "standardize", "whiten"}, default="none"
         Transformation that `fit` fits to the rows and every prediction applies. ``"standardize"`` scales each column
@@ -201,7 +201,7 @@ class LadderRegressor(RegressorMixin, LadderEstimator):  # type: ignore[misc]
                 learned = values[np.unique(np.concatenate([split.labeled for split in splits]))]
             learned = learned[~np.isnan(learned)]
             if not len(learned):
-                raise ValueError(f"None of the {len(rows)} rows has a target (not NaN) of positive weight. Give one.")
+                raise ValueError(f"None of the {len(rows)} rows has a target (other than NaN) and a positive weight.")
             if self._earlier_members() is None:
                 self.target_mean_, self.target_deviation_ = mean_and_deviation(learned)
             standardized = ((values - self.target_mean_) / self.target_deviation_).astype(np.float32)
@@ -230,7 +230,7 @@ class LadderRegressor(RegressorMixin, LadderEstimator):  # type: ignore[misc]
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features) or (n_samples, [channels,] height, width)
-            Rows on the scale of those of `fit`.
+            Rows with the same scale as those of `fit`.
 
         Returns
         -------
@@ -253,7 +253,7 @@ class LadderRegressor(RegressorMixin, LadderEstimator):  # type: ignore[misc]
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features) or (n_samples, [channels,] height, width)
-            Rows on the scale of those of `fit`.
+            Rows with the same scale as those of `fit`.
         y : array-like of shape (n_samples,)
             Numbers; unlabeled rows are ignored.
         sample_weight : array-like of shape (n_samples,) or None, default=None
