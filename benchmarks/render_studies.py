@@ -13,7 +13,7 @@ from other_methods import COMPARISONS, METHODS, Comparison
 from studies import STUDIES, chosen, study_name
 from tikas.paper.experiments import Experiment
 from tikas.paper.records import Records
-from tikas.paper.render import MISSING, circumstances, figures, markdown_table
+from tikas.paper.render import MISSING, error_cells, markdown_table, timing_cells
 
 PAGE = """# Other methods and studies
 
@@ -86,8 +86,8 @@ def method_row(comparison: Comparison, records: Records) -> list[str]:
     """Return a row of that table."""
     measurement = records.measurement(comparison.key)
     settings = ", ".join(f"{name}={value}" for name, value in comparison.settings.items())
-    measured = figures(measurement, comparison.seeds)
-    return [f"`{comparison.name}`", settings, *measured, *circumstances(measurement)]
+    measured = error_cells(measurement, comparison.seeds)
+    return [f"`{comparison.name}`", settings, *measured, *timing_cells(measurement)]
 
 
 def study_table(settings: Sequence[Experiment], records: Records) -> str:
@@ -101,7 +101,7 @@ def study_table(settings: Sequence[Experiment], records: Records) -> str:
         if setting == best:
             name = f"**{name}** ({'chosen' if complete else 'best so far'})"
         labeled = measurement.labeled.text(3) if measurement and measurement.labeled else ""
-        rows.append([name, *figures(measurement, setting.seeds), labeled])
+        rows.append([name, *error_cells(measurement, setting.seeds), labeled])
     header = ["setting", "validation error, %", "95 % interval", "seeds", "with the labeled rows' statistics"]
     return markdown_table(header, rows)
 

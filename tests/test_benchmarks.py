@@ -274,7 +274,7 @@ def test_digits_measures_a_method(method: str) -> None:
 def test_every_setting_of_a_study_is_judged_on_held_out_rows() -> None:
     settings = [setting for study in studies.STUDIES for setting in study]
     assert len({setting.name for setting in settings}) == len(settings)
-    assert {setting.figure for setting in settings} == {"validation_error"}
+    assert {setting.error_field for setting in settings} == {"validation_error"}
     assert studies.shortened((100, *[0.1] * 8, 1, 1)) == "100-0.1x8-1-1"
 
 

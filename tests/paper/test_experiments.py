@@ -168,17 +168,17 @@ def test_experiments_train_in_one_ensemble_if_they_differ_in_settings_of_members
     change: dict[str, object], same: bool
 ) -> None:
     experiment = Experiment("table1/full/100", 100, Recipe())
-    assert (replace(experiment, **change).program == experiment.program) == same
+    assert (replace(experiment, **change).ensemble_key == experiment.ensemble_key) == same
 
 
 def test_statistics_of_the_labeled_rows_need_equally_many_of_them_in_an_ensemble() -> None:
     few, many = (Experiment("a", labels, Recipe(calibration="labeled")) for labels in (100, 1000))
-    assert few.program != many.program
+    assert few.ensemble_key != many.ensemble_key
 
 
 def test_an_experiment_is_judged_by_its_held_out_rows_if_there_are_any() -> None:
-    assert Experiment("a", 100, Recipe()).figure == "test_error"
-    assert Experiment("a", 100, Recipe(), validation=10).figure == "validation_error"
+    assert Experiment("a", 100, Recipe()).error_field == "test_error"
+    assert Experiment("a", 100, Recipe(), validation=10).error_field == "validation_error"
 
 
 def test_names_select_tables_rows_and_cells_in_their_own_order() -> None:

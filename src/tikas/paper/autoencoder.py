@@ -15,7 +15,7 @@ from tikas.training.recipe import Recipe
 
 
 class Autoencoder(Ladder):
-    """A network of dense rungs without skip connections, whose decoder starts at one rung and rebuilds the clean input.
+    """A network of dense rungs without skip connections, whose decoder starts at one rung and reconstructs the input.
 
         d_k = h̃_k;  d_l = ReLU(N(V_l+1 d_l+1) + β_l) for l = k - 1 … 1;  x̂ = sigmoid(V_1 d_1 + b)
         C = -log P(ỹ = t | x) + λ ‖x - x̂‖² / (N m)
@@ -25,7 +25,8 @@ class Autoencoder(Ladder):
     Parameters
     ----------
     recipe : Recipe
-        The noise, the dense rungs, and λ: the cost of the input. It is reported as the denoising cost of the input.
+        The noise, the dense rungs, and λ, the cost of the input. The reconstruction cost is reported as the denoising
+        cost of the input.
     input_shape : sequence of int
         Shape of one row; its values lie in [0, 1].
     n_outputs : int
@@ -55,11 +56,11 @@ class Autoencoder(Ladder):
         super().__init__(input_shape, recipe.rungs(n_outputs), recipe.noise_per_level(), costs=0.0, generator=weights)
         self.attached = attached
         self.rungs[0].cost = recipe.cost_per_level()[0]
-        layers: list[_Layer | _Pixels] = []
+        layers: list[_HiddenLayer | _PixelLayer] = []
         for level in range(attached - 1, 0, -1):
             spec = Dense(self.shapes[level][0])
-            layers.append(_Layer(spec, self.shapes[level + 1], top=False, noise=0.0, cost=0.0))
-        layers.append(_Pixels(Dense(self.shapes[1][0]), self.shapes[0]))
+            layers.append(_HiddenLayer(spec, self.shapes[level + 1], top=False, noise=0.0, cost=0.0))
+        layers.append(_PixelLayer(Dense(self.shapes[1][0]), self.shapes[0]))
         for layer in layers:
             layer.reset(weights)
         self.decoder = nn.Sequential(*layers)
@@ -81,14 +82,14 @@ class Autoencoder(Ladder):
         return Costs(total, supervised, torch.stack(denoising, dim=-1))
 
 
-class _Layer(DenseRung):
-    """A layer of the decoder: ReLU(N(V d) + β)."""
+class _HiddenLayer(DenseRung):
+    """A hidden layer of the decoder: ReLU(N(V d) + β)."""
 
     def forward(self, hidden: Tensor) -> Tensor:
         return self.activate(self.normalize(self.up(hidden)))
 
 
-class _Pixels(DenseBack):
+class _PixelLayer(DenseBack):
     """The last layer of the decoder: values between 0 and 1, in the shape of the input."""
 
     def __init__(self, spec: Dense, below: tuple[int, ...]) -> None:

@@ -1,8 +1,8 @@
-"""The paper as data: Tables 1 to 4, the figure in the text, the comparison in the appendix, and an error curve.
+"""The paper's experiments: Tables 1 to 4, the error in the text, the comparison in the appendix, and an error curve.
 
-Recipes give what differs from the defaults of `Recipe`, which are those of the full ladder at 100 labels of MNIST.
-Settings that the paper does not print are those of its authors' program. The paper ran 10 seeds for a figure, 40 for
-the ladders at 100 labels, 4 on CIFAR-10, and 1 for the convolutional references with all labels.
+Recipes list only what differs from the defaults of `Recipe`, which are the settings of the full ladder with 100 labels
+of MNIST. Settings that the paper does not give are those of its authors' code. The paper ran 10 seeds for each error,
+40 for the ladders with 100 labels, 4 on CIFAR-10, and 1 for the convolutional references with all labels.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Labels = int | Literal["all"]
 
 
 class Summary(NamedTuple):
-    """A mean error in percent, its deviation over the runs (None: not known), and the number of runs."""
+    """A mean error in percent, its standard deviation over the runs (None if unknown), and the number of runs."""
 
     mean: float
     deviation: float | None
@@ -28,12 +28,12 @@ class Summary(NamedTuple):
 
     @classmethod
     def of(cls, errors: Sequence[float]) -> Self:
-        """Summarize the errors of some seeds."""
+        """Return the summary of these errors."""
         return cls(mean(errors), stdev(errors) if len(errors) > 1 else None, len(errors))
 
     @classmethod
     def parse(cls, text: str, runs: int) -> Self:
-        """Read a published figure as it is printed.
+        """Return the summary of a published error, as it is printed.
 
         Examples
         --------
@@ -50,7 +50,7 @@ class Summary(NamedTuple):
 
 @dataclass(frozen=True)
 class Experiment:
-    """An error to measure: a recipe on a data set with some labels, over seeds from 0 on.
+    """An error to measure: a recipe, a data set with a number of labels, and the seeds 0, 1, ...
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ class Experiment:
     recipe : Recipe
         The hyperparameters.
     published : Summary, optional
-        The figure to compare with.
+        The paper's error to compare with.
     data : str, default="mnist"
         Name of the data set.
     seeds : int, default=10
@@ -72,12 +72,12 @@ class Experiment:
     attached : int, optional
         For the autoencoder of the appendix: the hidden rung that feeds the decoder, counted from 1.
     against : str, optional
-        Name of the measured experiment to compare with, where no figure was published.
+        Name of the measured experiment to compare with, if the paper has no such error.
 
     Examples
     --------
     >>> experiment = Experiment("table1/gamma/1000", 1000, Recipe(costs=(10,)), Summary(1.53, 0.10, 10))
-    >>> experiment.figure
+    >>> experiment.error_field
     'test_error'
     """
 
@@ -92,18 +92,18 @@ class Experiment:
     against: str | None = None
 
     @property
-    def figure(self) -> str:
-        """The field of a record that holds the error."""
+    def error_field(self) -> str:
+        """The field of a record that contains the error."""
         return "validation_error" if self.validation else "test_error"
 
     @property
     def key(self) -> Hashable:
-        """What records of this experiment are found by; experiments with equal keys share their records."""
+        """Identifies the records of this experiment; experiments with equal keys share their records."""
         return self.data, self.labels, self.validation, self.recipe, self.attached
 
     @property
-    def program(self) -> Hashable:
-        """Experiments with equal programs can train as one ensemble: in all else, its members may differ."""
+    def ensemble_key(self) -> Hashable:
+        """Experiments with equal keys can train as one ensemble, whose members may differ in all other settings."""
         denoised = tuple(float(cost > 0) for cost in self.recipe.cost_per_level())
         shared = replace(self.recipe, costs=denoised, noise=(0.0,), learning_rate=1.0, annealed=0.0)
         labels = self.labels if self.recipe.calibration == "labeled" else self.labels == "all"
@@ -113,7 +113,7 @@ class Experiment:
 class Table(NamedTuple):
     """A table as printed: columns from left to right, rows by title from top to bottom.
 
-    Each row has for every column an experiment, a figure that the paper quotes from another one, or "".
+    Each row has for every column an experiment, an error that the paper quotes from another paper, or "".
     """
 
     name: str
@@ -128,12 +128,12 @@ class Table(NamedTuple):
 
 
 def select(experiments: Sequence[Experiment], names: Sequence[str]) -> list[Experiment]:
-    """Return the experiments whose name is given, or starts with a given table or row, in their own order.
+    """Return the experiments whose name is given, or starts with a given table or row, in the order of `experiments`.
 
     Raises
     ------
     ValueError
-        If a name is unknown; the message proposes names that are close to it.
+        If a name is unknown; the message suggests similar names.
 
     Examples
     --------
@@ -305,6 +305,6 @@ APPENDIX = Table(
 TABLES = (TABLE_1, TEXT, TABLE_2, TABLE_3, TABLE_4, APPENDIX)
 
 CURVE = tuple(Experiment(f"curve/{epochs}", 100, replace(FULL, epochs=epochs)) for epochs in (5, 10, 20, 50, 150))
-"""Not in the paper: the full ladder at 100 labels, by its number of epochs. The last shares the records of Table 1."""
+"""Not in the paper: the full ladder at 100 labels, by number of epochs. The last one shares records with Table 1."""
 
 EXPERIMENTS = (*(experiment for table in TABLES for experiment in table.experiments), *CURVE)

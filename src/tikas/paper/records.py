@@ -1,4 +1,4 @@
-"""Records: one line of JSON for each trained member, with everything needed to know what was measured and where."""
+"""Records: one line of JSON for each trained member, with its settings, errors, seconds, hardware and versions."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ CPU_INFO = Path("/proc/cpuinfo")
 
 
 def hardware(device: Any) -> str:
-    """The name of the GPU, or of the processor with the number of threads.
+    """Return the name of the GPU, or of the processor with the number of threads.
 
-    Set the environment variable TIKAS_SHARED where other programs use the same hardware: ", shared" is then added,
-    because the seconds cannot be compared with others.
+    Set the environment variable TIKAS_SHARED if other programs use the same hardware: ", shared" is then added,
+    because the seconds are not comparable with others.
     """
     import torch
 
@@ -42,7 +42,7 @@ def hardware(device: Any) -> str:
 
 
 def _processor() -> str:
-    """The name of the processor, with its family where a virtual machine removed the number from the name."""
+    """Return the name of the processor, with its family if the name has no number, as on some virtual machines."""
     try:
         info = dict(re.findall(r"^(.+?)\s*: (.*)$", CPU_INFO.read_text(), re.MULTILINE))
         name: str = info["model name"]
@@ -53,7 +53,7 @@ def _processor() -> str:
 
 
 def versions() -> dict[str, str]:
-    """Versions of what a figure depends on."""
+    """Return the versions of tikas, PyTorch and Python."""
     import torch
 
     import tikas
@@ -62,9 +62,9 @@ def versions() -> dict[str, str]:
 
 
 def revision() -> str:
-    """The git revision of the working tree, with "-dirty" where files other than records have changes.
+    """Return the git revision of the working tree, with "-dirty" if files other than records have changes.
 
-    The environment variable TIKAS_REVISION replaces it. Empty where this file is not part of a git repository.
+    The environment variable TIKAS_REVISION replaces it. Empty if this file is not part of a git repository.
     """
     if "TIKAS_REVISION" in os.environ:  # a copy of the tree may lie inside another repository
         return os.environ["TIKAS_REVISION"]
@@ -86,7 +86,7 @@ def _git(*arguments: str) -> str:
 
 
 def append_record(path: Path, record: Record) -> None:
-    """Append a record to a file; it is on the disk when this returns."""
+    """Append a record to a file, and wait until it is on the disk."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab+") as file:
         if file.tell() > 0:
@@ -99,7 +99,7 @@ def append_record(path: Path, record: Record) -> None:
 
 
 def read_records(path: Path) -> list[Record]:
-    """The records of a file, without lines that cannot be read, such as one that a crash cut short.
+    """Return the records of a file, without lines that cannot be read, such as one that a crash cut short.
 
     Warns
     -----
@@ -116,7 +116,7 @@ def read_records(path: Path) -> list[Record]:
     return records
 
 
-# What the records say
+# Measurements
 
 
 @dataclass(frozen=True)
@@ -126,9 +126,9 @@ class Measurement:
     Attributes
     ----------
     errors : mapping of int to float
-        Error in percent by seed, with statistics of all training rows.
+        Error in percent by seed, with normalization statistics of all training rows.
     labeled : Summary or None
-        The errors with statistics of the labeled rows alone, as the paper's authors predicted.
+        The errors if the normalization statistics are those of the labeled rows alone, as in the authors' code.
     seconds : float or None
         Wall-clock seconds of an ensemble divided by its members, over the members that trained on `hardware` without
         interruption.
@@ -159,7 +159,7 @@ class Measurement:
 
 
 class Records:
-    """Records by what was measured, then by seed. Where a member has several records the first counts.
+    """Records by experiment, then by seed. If a member has several records, the first one counts.
 
     Examples
     --------
@@ -177,7 +177,7 @@ class Records:
 
     @classmethod
     def read(cls, *paths: Path) -> Records:
-        """Read files of records, and all files of records in folders, in the order of their names."""
+        """Read files of records, and all files of records in folders, sorted by name."""
         files: list[Path] = []
         for path in paths:
             files += sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
@@ -189,21 +189,21 @@ class Records:
             self._members.setdefault(record_key(record), {}).setdefault(record["seed"], record)
 
     def members(self, key: Hashable) -> dict[int, Record]:
-        """The records of an experiment by seed; `key` is `Experiment.key` or `record_key(...)`."""
+        """Return the records of an experiment by seed; `key` is `Experiment.key` or `record_key(...)`."""
         return dict(sorted(self._members.get(key, {}).items()))
 
     def measurement(self, key: Hashable) -> Measurement | None:
-        """The errors of an experiment with what was recorded beside them; None where it has no records."""
+        """Return the measurement of an experiment; None if it has no records."""
         records = list(self.members(key).values())
         if not records:
             return None
-        figure = "validation_error" if records[0].get("validation") else "test_error"
-        labeled = [record[each] for record in records if (each := f"{figure}_labeled_statistics") in record]
+        error_field = "validation_error" if records[0].get("validation") else "test_error"
+        labeled = [record[each] for record in records if (each := f"{error_field}_labeled_statistics") in record]
         members_on = dict(Counter(record["hardware"] for record in records).most_common())
         same = [record for record in records if record["hardware"] == next(iter(members_on))]
         timed = [record for record in same if "continued_after_epochs" not in record]
         return Measurement(
-            errors={record["seed"]: record[figure] for record in records},
+            errors={record["seed"]: record[error_field] for record in records},
             labeled=Summary.of(labeled) if labeled else None,
             seconds=_seconds_per_member(timed, "seconds"),
             seconds_per_epoch=_seconds_per_member(timed, "seconds_per_epoch"),
@@ -213,13 +213,13 @@ class Records:
 
 
 def _seconds_per_member(records: Sequence[Record], name: str) -> float | None:
-    """Mean seconds of an ensemble divided by its members, over the records that have this field."""
+    """Return the mean seconds of an ensemble divided by its members, over the records that have this field."""
     seconds = [record[name] / record["members"] for record in records if name in record]
     return mean(seconds) if seconds else None
 
 
 def record_key(record: Record) -> Hashable:
-    """Return what a record is found by: `Experiment.key`, or the same with another method in place of the recipe."""
+    """Return the `Experiment.key` of a record, or for another method a key with the method instead of the recipe."""
     if "recipe" in record:
         measured: Hashable = Recipe.from_json(json.dumps(record["recipe"]))
     else:

@@ -1,4 +1,4 @@
-"""Tables and figures from records. Tables stand in Markdown pages between two markers, each with the table's name:
+"""Tables and figures from records. In Markdown pages, a table is placed between two markers, the first with its name:
 
     <!-- table: table1 -->
     <!-- /table -->
@@ -25,12 +25,12 @@ from tikas.report.plots import Errors, Timing, plot_error_against_seconds, plot_
 
 Verdict = Literal["better", "compatible", "worse", "untested"]
 
-LEVEL = 0.05
-"""Significance level of a verdict, two-sided, for each experiment by itself."""
+SIGNIFICANCE = 0.05
+"""Significance level of a verdict: two-sided, without correction for multiple experiments."""
 
 ROUNDING = 0.01 / sqrt(12)
-"""Deviation of rounding to 0.01 %, the step of errors on 10,000 rows. Smaller deviations, such as the 0 of seeds that
-tie, count as this one."""
+"""Standard deviation of rounding to 0.01 %, the resolution of errors on 10,000 rows. Smaller deviations, such as 0 for
+equal errors, are replaced by it."""
 
 MISSING = "missing"
 
@@ -46,7 +46,7 @@ SUMMARIES = {
         "table3/large-baseline",
     ],
 }
-"""Short tables for the README: rows of the paper's tables, by the name of the short table."""
+"""Short tables for the README: the rows of the paper's tables that each contains, by its name."""
 
 BY_NAME = {experiment.name: experiment for experiment in EXPERIMENTS}
 
@@ -58,25 +58,25 @@ def interval(summary: Summary) -> tuple[float, float] | None:
     """Return the 95 % confidence interval of the mean by Student's t, within 0 and 100; None for a single run."""
     if summary.deviation is None:
         return None
-    margin = stats.t.ppf(1 - LEVEL / 2, summary.runs - 1) * max(summary.deviation, ROUNDING) / sqrt(summary.runs)
+    margin = stats.t.ppf(1 - SIGNIFICANCE / 2, summary.runs - 1) * max(summary.deviation, ROUNDING) / sqrt(summary.runs)
     return max(0.0, float(summary.mean - margin)), min(100.0, float(summary.mean + margin))
 
 
 def p_value(one: Summary, other: Summary) -> float | None:
-    """Return the p-value of equal means: Welch's test, or Student's with the other's deviation if one is a single run.
+    """Return the p-value of equal means by Welch's test, or by Student's t-test if one side is a single run.
 
-    None if both are single runs. Deviations below `ROUNDING` count as `ROUNDING`, which only makes p larger.
+    None if both are single runs. Deviations below `ROUNDING` are replaced by it, which only makes p larger.
     """
     single = [each for each in (one, other) if each.runs == 1]
     if len(single) == 2:
         return None
     sides = [(each.mean, max(each.deviation or 0.0, ROUNDING), each.runs) for each in (one, other)]
-    # Student's test weighs the variances with the runs less 1, so that of a single run does not count.
+    # Student's t-test weights each variance by the number of runs - 1: a single run counts without a deviation.
     return float(stats.ttest_ind_from_stats(*sides[0], *sides[1], equal_var=bool(single)).pvalue)
 
 
 class Comparison(NamedTuple):
-    """What the records say of an experiment, and how its mean compares with the published or another measured one."""
+    """The measurement of an experiment, and how its mean compares with the published or another measured mean."""
 
     measurement: Measurement | None
     p: float | None = None
@@ -94,7 +94,7 @@ def compare(experiment: Experiment, records: Records) -> Comparison:
     p = p_value(measurement.summary, reference)
     if p is None:
         return Comparison(measurement, p, "untested")
-    if p >= LEVEL:
+    if p >= SIGNIFICANCE:
         return Comparison(measurement, p, "compatible")
     return Comparison(measurement, p, "better" if measurement.summary.mean < reference.mean else "worse")
 
@@ -103,7 +103,7 @@ def compare(experiment: Experiment, records: Records) -> Comparison:
 
 
 def all_tables(records: Records) -> dict[str, str]:
-    """Return every table by the name in its marker."""
+    """Return all tables as Markdown, by the name in their marker."""
     tables = {"verdicts": _verdict_table(records), "curve": _curve_table(records)}
     tables["table4-order"] = _order_table(records)
     for table in TABLES:
@@ -145,15 +145,15 @@ def _detail_table(experiments: Iterable[Experiment], records: Records) -> str:
         measurement, p, verdict = compare(experiment, records)
         tested = ["" if p is None else "< 0.001" if p < 0.001 else f"{p:.3f}", verdict or ""]
         labeled = measurement.labeled.text(3) if measurement and measurement.labeled else ""
-        measured = figures(measurement, experiment.seeds)
-        row = [f"`{experiment.name}`", _reference(experiment), *measured, *tested, labeled, *circumstances(measurement)]
+        measured = error_cells(measurement, experiment.seeds)
+        row = [f"`{experiment.name}`", _reference(experiment), *measured, *tested, labeled, *timing_cells(measurement)]
         rows.append(row)
     header = ["experiment", "paper", "measured", "95 % interval", "seeds", "p", "verdict"]
     return markdown_table([*header, "labeled rows' statistics", "seconds", "hardware"], rows)
 
 
-def figures(measurement: Measurement | None, seeds: int) -> list[str]:
-    """Return mean ± deviation, interval and number of seeds as text; seeds that are not the first ones are named."""
+def error_cells(measurement: Measurement | None, seeds: int) -> list[str]:
+    """Return mean ± deviation, interval and number of seeds as text. Seeds are listed unless they start at 0."""
     if measurement is None:
         return [MISSING, "", f"0 of {seeds}"]
     limits, measured = interval(measurement.summary), set(measurement.errors)
@@ -165,8 +165,8 @@ def figures(measurement: Measurement | None, seeds: int) -> list[str]:
     return [measurement.summary.text(3), f"{limits[0]:.3f} to {limits[1]:.3f}" if limits else "", count]
 
 
-def circumstances(measurement: Measurement | None) -> list[str]:
-    """Return the texts of the seconds per member and of the hardware."""
+def timing_cells(measurement: Measurement | None) -> list[str]:
+    """Return the seconds per member and the hardware as text."""
     if measurement is None:
         return ["", ""]
     total, members_on = len(measurement.errors), measurement.members_on.items()
@@ -193,7 +193,7 @@ def _verdict_table(records: Records) -> str:
 
 
 def _order_table(records: Records) -> str:
-    """Return the denoising functions of Table 4 from the lowest mean error to the highest, if all are measured."""
+    """Return the table of the denoising functions of Table 4, ordered by mean error if all are measured."""
     rows = []
     for column in TABLE_4.columns:
         published, measured = {}, {}
@@ -212,12 +212,12 @@ def _curve_table(records: Records) -> str:
     rows = []
     for experiment in CURVE:
         measurement = records.measurement(experiment.key)
-        seconds, hardware = circumstances(measurement)
+        seconds, hardware = timing_cells(measurement)
         sizes = _listed(measurement.sizes) if measurement else ""
         steady = ""
         if measurement and measurement.seconds_per_epoch:
             steady = _seconds(measurement.seconds_per_epoch * experiment.recipe.epochs)
-        measured = figures(measurement, experiment.seeds)
+        measured = error_cells(measurement, experiment.seeds)
         rows.append([str(experiment.recipe.epochs), *measured, seconds, steady, sizes, hardware])
     header = ["epochs", "measured", "95 % interval", "seeds", "seconds", "without warm-up", "ensembles of", "hardware"]
     return markdown_table(header, rows, text_columns=0)
@@ -241,7 +241,7 @@ _MARKED = re.compile(r"(<!-- table: (\S+) -->\n).*?(<!-- /table -->)", re.DOTALL
 
 
 def fill(page: str, tables: Mapping[str, str]) -> str:
-    """Return a page with these tables between their markers; other tables stay as they are."""
+    """Return a page with these tables between their markers; other tables stay unchanged."""
 
     def replace(found: re.Match[str]) -> str:
         start, name, end = found.groups()
@@ -315,7 +315,7 @@ def _errors(experiment: Experiment, records: Records) -> Errors:
 
 
 def _timings(records: Records) -> dict[str, list[Timing]]:
-    """Return the timed schedules of the curve by their hardware, which is named with the sizes of its ensembles."""
+    """Return the timings of the curve by hardware, which is named together with the sizes of its ensembles."""
     timings: dict[str, list[Timing]] = {}
     sizes: dict[str, set[int]] = {}
     for experiment in CURVE:

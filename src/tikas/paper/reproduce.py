@@ -1,4 +1,4 @@
-"""Measure experiments: train the members that have no record yet in ensembles, and append a record for each."""
+"""Measure experiments: train the members without a record, in ensembles, and append a record for each."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ UNFINISHED = ".unfinished"
 
 
 class Member(NamedTuple):
-    """One training: an experiment and a seed."""
+    """A model to train: an experiment and a seed."""
 
     experiment: Experiment
     seed: int
@@ -40,7 +40,7 @@ class Member(NamedTuple):
 
 @dataclass
 class Outcome:
-    """What was done: members measured, those measured before, and what failed, by name."""
+    """Result of `reproduce`: how many members were measured now and before, and reasons of failures by name."""
 
     measured: int = 0
     finished_before: int = 0
@@ -62,21 +62,21 @@ def reproduce(
 ) -> Outcome:
     """Measure every member that has no record, and append its record to a file as soon as its ensemble is finished.
 
-    Neighboring experiments of one program train as one ensemble. An experiment that fails does not stop the others;
-    Ctrl-C does. The same call resumes from the snapshots beside the file.
+    Neighboring experiments with equal `ensemble_key` train as one ensemble. An experiment that fails does not stop the
+    others; Ctrl-C does. The same call resumes from the snapshots beside the file.
 
     Parameters
     ----------
     experiments : iterable of Experiment
     records : Records
-        What is measured already; new records are added.
+        The existing records; new ones are added.
     output : Path
         The file for new records.
     seeds : int, optional
         Number of seeds of each experiment; by default its own.
     first_seed : int, default=0
     max_members : int, default=40
-        The largest ensemble.
+        Largest number of members of an ensemble.
     data_dir : Path, optional
         The folder with the files of a data set.
     device : str, optional
@@ -135,23 +135,23 @@ def reproduce(
             records.add(record)
             outcome.measured += 1
         for name, group in groupby(new.values(), key=lambda record: record["experiment"]):
-            errors = Summary.of([record[first.figure] for record in group])
-            print(f"{name}: {first.figure.replace('_', ' ')} {errors.text()} % (seeds: {errors.runs})", flush=True)
+            errors = Summary.of([record[first.error_field] for record in group])
+            print(f"{name}: {first.error_field.replace('_', ' ')} {errors.text()} % (seeds: {errors.runs})", flush=True)
         if outcome.interrupted:
             break
     return outcome
 
 
 def _ensembles(members: Iterable[Member], max_members: int) -> Iterator[list[Member]]:
-    """Yield ensembles of neighboring experiments of one program."""
-    for _, group in groupby(members, key=lambda member: member.experiment.program):
-        of_program = list(group)
-        for first in range(0, len(of_program), max_members):
-            yield of_program[first : first + max_members]
+    """Yield ensembles of neighboring experiments with equal `ensemble_key`."""
+    for _, group in groupby(members, key=lambda member: member.experiment.ensemble_key):
+        together = list(group)
+        for first in range(0, len(together), max_members):
+            yield together[first : first + max_members]
 
 
 def _title(ensemble: Sequence[Member]) -> str:
-    """Name the experiments of an ensemble and the number of its members."""
+    """Return the names of the experiments of an ensemble, shortened, and the number of its members."""
     first, *others = dict.fromkeys(experiment.name for experiment, _ in ensemble)
     return f"{first}{f' and {len(others)} more' if others else ''} (members: {len(ensemble)})"
 
@@ -207,7 +207,7 @@ def _measure(
                 **_errors(experiment, model, splits[index], train, test, device),
                 "costs": {name: history[-1][name] for name in ("total", "supervised", "denoising")},
             }
-    # Memory may have divided the ensemble into groups that trained one after the other; a group shares its seconds.
+    # An ensemble too large for the memory trains in groups, one after the other. Members of a group share its seconds.
     groups = {tuple(line["seconds"] for line in history) for history in result.histories}
     shared = {
         "members": len(ensemble),
@@ -216,7 +216,7 @@ def _measure(
         "hardware": hardware(device),
         "versions": versions(),
     }
-    # Seconds of an ensemble that was resumed, interrupted or lost members are not those of a whole run.
+    # If the ensemble was resumed or interrupted, or members diverged, its seconds are not those of a complete run.
     complete = not (checkpointer.resumed_after or result.interrupted or result.failed)
     for index, record in records.items():
         record |= shared
@@ -228,7 +228,7 @@ def _measure(
 def _errors(
     experiment: Experiment, model: Model, chosen: Split, train: Dataset, test: Dataset, device: torch.device
 ) -> dict[str, float]:
-    """Return the error on the test rows, or on held-out rows if there are any, with both kinds of statistics."""
+    """Return the error on test or, if there are any, held-out rows, with statistics of all rows and of labeled rows."""
     rows, targets = test.rows, test.targets
     if experiment.validation:
         rows, targets = train.rows[chosen.validation], train.targets[chosen.validation]
@@ -239,4 +239,4 @@ def _errors(
         if experiment.labels != "all":
             model.calibrate(torch.from_numpy(train.rows[chosen.labeled]).to(device))
             labeled_error = error_of(model, *measured)
-    return {experiment.figure: error, f"{experiment.figure}_labeled_statistics": labeled_error}
+    return {experiment.error_field: error, f"{experiment.error_field}_labeled_statistics": labeled_error}

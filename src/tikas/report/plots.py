@@ -106,7 +106,7 @@ def _draw_errors(axes: Axes, line: int, errors: Errors) -> None:
     """Draw the seeds above the line, the published mean and deviation below it."""
     if errors.published is not None:
         margin: list[list[float]] | None = None
-        if errors.deviation is not None:  # a logarithmic axis has no room for 0
+        if errors.deviation is not None:  # a logarithmic axis cannot show 0
             margin = [[min(errors.deviation, 0.9 * errors.published)], [errors.deviation]]
         look: dict[str, Any] = {"markersize": 3.5, "capsize": 2.5, "linewidth": 1, "color": PUBLISHED}
         axes.errorbar(errors.published, line + 0.24, xerr=margin, fmt="D", **look)
@@ -153,8 +153,8 @@ def _set_log_ticks(axes: Axes) -> None:
 def plot_error_against_seconds(path: str | Path, series: Mapping[str, Sequence[Timing]]) -> None:
     """Draw mean errors with their intervals against the seconds of a member, one color for each series.
 
-    Filled markers include the warm-up. Lines join the hollow ones, which do not: which schedule had to wait for the
-    compiler depends only on which ran first.
+    Filled markers include the warm-up. Lines connect the hollow ones, which do not: only the schedule that ran first
+    had to wait for the compiler.
 
     Parameters
     ----------
