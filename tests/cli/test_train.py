@@ -105,7 +105,7 @@ def test_options_set_the_recipe_of_the_saved_model(run) -> None:
 
 def test_a_network_without_hidden_rungs_connects_the_input_to_the_top(run, capsys) -> None:
     assert run("train", "--network", "", "--epochs", "2", "--quiet", "--no-baseline", *OUTPUT) == 0
-    assert "digits, 50 labels, no hidden rungs, 2 epochs" in capsys.readouterr().out
+    assert "digits, 50 labels, no hidden layers, 2 epochs" in capsys.readouterr().out
     assert tikas.load("m.safetensors").ladder_.shapes == [(64,), (10,)]
 
 

@@ -42,13 +42,13 @@ def _root(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command and exit: 0 after success, 1 after a failure, 2 after wrong usage, 130 after Ctrl-C."""
-    # Threads that spin while they wait slow each other down where another process uses the same cores.
+    # Threads that busy-wait slow each other down if another process uses the same cores.
     os.environ.setdefault("GOMP_SPINCOUNT", "30000")
     words = _repeat_list_options(sys.argv[1:] if arguments is None else arguments)
     shown: set[str] = set()
 
     def show_warning(message: Warning | str, *_: object, **__: object) -> None:
-        """Print a warning once, although both networks of `tikas train` may cause it."""
+        """Print a warning once, even if both networks of `tikas train` cause it."""
         if str(message) not in shown:
             shown.add(str(message))
             print_error(f"warning: {message}")

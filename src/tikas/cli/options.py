@@ -26,7 +26,7 @@ def print_error(message: object) -> None:
 
 
 def check_output(output: Path, inputs: Iterable[Path] = ()) -> None:
-    """Check before the work that `output` can be written and replaces none of `inputs`; make its folder."""
+    """Check that `output` can be written and is none of `inputs`; create its folder."""
     if output.is_dir():
         raise IsADirectoryError(f"--output {output} is a folder. Give the path of a file in it.")
     if output.exists() and any(path.exists() and path.samefile(output) for path in inputs):
@@ -40,7 +40,7 @@ def check_output(output: Path, inputs: Iterable[Path] = ()) -> None:
 
 
 def check_table_options(data: object, **options: object) -> None:
-    """Raise if an option that applies to the columns of a table was given for other data."""
+    """Raise an error if an option for the columns of a table was given with other data."""
     for name, value in options.items():
         if value:
-            raise typer.BadParameter(f"It applies to a table, and {data} is none.", param_hint=f"--{name}")
+            raise typer.BadParameter(f"It applies only to tables, and {data} is not one.", param_hint=f"--{name}")

@@ -24,7 +24,7 @@ def predict(
     file: Annotated[
         Path,
         typer.Argument(
-            metavar="FILE", help="The rows: .csv, .tsv, .npy, .npz or .parquet; or a folder of images, at any depth."
+            metavar="FILE", help="Rows: .csv, .tsv, .npy, .npz or .parquet; or a folder of images, also in subfolders."
         ),
     ],
     target: Annotated[
@@ -33,7 +33,7 @@ def predict(
     ignore: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="COLUMN...", help="Columns to leave out. Not needed for a model that knows its columns by name."
+            metavar="COLUMN...", help="Columns to leave out. Not needed if the model has the names of its columns."
         ),
     ] = None,
     probabilities: Annotated[
@@ -62,7 +62,7 @@ def predict(
     from tikas.io import load
     from tikas.training.environment import pick_device
 
-    pick_device(device)  # before the work
+    pick_device(device)  # fail early
     model = load(model_path).set_params(device=device)
     if probabilities and model.task == "regression":
         raise ValueError(f"--probabilities: {model_path} predicts values, not classes.")
@@ -85,13 +85,13 @@ def predict(
     else:
         output.write_text(text)
     if labels is not None:
-        _print_error_of(model, predicted, labels)
+        _print_error_rate(model, predicted, labels)
 
 
 def _read_folder(
     folder: Path, model: LadderClassifier | LadderRegressor
 ) -> tuple[NDArray[Any], NDArray[Any] | None, list[str]]:
-    """Return the images, their labels (None unless the folder has the name of a class), and their files."""
+    """Return the images, their labels (None if their folder is not named like a class), and their paths."""
     import numpy as np
 
     from tikas.data.images import find_images, read_images
@@ -117,8 +117,8 @@ def _read_table(
     return rows.reshape(len(rows), -1) if len(model.input_shape_) == 1 else rows, labels
 
 
-def _print_error_of(model: LadderClassifier | LadderRegressor, predicted: NDArray[Any], labels: NDArray[Any]) -> None:
-    """Compare predictions with labels, and print the result to standard error."""
+def _print_error_rate(model: LadderClassifier | LadderRegressor, predicted: NDArray[Any], labels: NDArray[Any]) -> None:
+    """Print the error on labeled rows, or R² for a regression, to standard error."""
     import numpy as np
     from sklearn.metrics import r2_score
 
@@ -141,5 +141,5 @@ def _print_error_of(model: LadderClassifier | LadderRegressor, predicted: NDArra
 
 
 def _is_same(one: object, other: object) -> bool:
-    """Whether two labels are equal as values or as text: a model may have the classes "0" and "1", a file numbers."""
+    """Return whether labels are equal as values or as text: a class may be "1" in the model and 1 in a file."""
     return one == other or str(one) == str(other)

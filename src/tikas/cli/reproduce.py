@@ -1,4 +1,4 @@
-"""`tikas reproduce`: measure the paper's experiments, list them, or fill the tables from the records."""
+"""`tikas reproduce`: measure the paper's experiments, list them, or render tables and figures from the records."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def reproduce(
         ),
     ] = None,
     list_only: Annotated[
-        bool, typer.Option("--list", help="Show these names, or all, and how much of each is measured.")
+        bool, typer.Option("--list", help="Show these experiments, or all, and how much of each is measured.")
     ] = False,
     render: Annotated[
         bool, typer.Option("--render", help="Fill the tables of README.md in --results, and draw the figures.")
@@ -35,9 +35,9 @@ def reproduce(
     first_seed: Annotated[int, typer.Option(metavar="N", min=0, help="The first of these seeds.")] = 0,
     epochs: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, help="Another number of epochs, to try it out: records go to smoke.jsonl."),
+        typer.Option(metavar="N", min=1, help="Another number of epochs, for a trial: records go to smoke.jsonl."),
     ] = None,
-    max_members: Annotated[int, typer.Option(metavar="N", min=1, help="Members of the largest ensemble.")] = 40,
+    max_members: Annotated[int, typer.Option(metavar="N", min=1, help="Most members in an ensemble.")] = 40,
     results: Annotated[
         Path, typer.Option(metavar="FOLDER", help="Folder with records: all its .jsonl files are read.")
     ] = Path("results"),
@@ -49,7 +49,7 @@ def reproduce(
     device: Device = None,
     quiet: Quiet = False,
 ) -> None:
-    """Measure what the paper's tables lack: members that have no record yet.
+    """Train and measure the members of the paper's experiments that have no record yet.
 
     A member's record is written when its ensemble is finished. After an interruption, the same command resumes from the
     last snapshot.
@@ -92,7 +92,7 @@ def reproduce(
 
 
 def _line(experiment: Experiment, records: Records, seeds: int | None) -> str:
-    """Return name, number of measured seeds, measured and published error; experiments may share members."""
+    """Return the line of an experiment: name, number of measured seeds, measured and published error."""
     measurement = records.measurement(experiment.key)
     wanted = experiment.seeds if seeds is None else seeds
     done = 0 if measurement is None else len(measurement.errors)
@@ -105,7 +105,7 @@ def _report(outcome: Outcome, output: Path) -> int:
     """Print what was measured and what failed, and return the exit code."""
     counts = f"{outcome.measured} members measured, {outcome.finished_before} measured before"
     print(f"{counts}, {len(outcome.failures)} failures; records in {output}")
-    names_by_reason: dict[str, list[str]] = {}  # one cause, such as missing data, may stop many experiments
+    names_by_reason: dict[str, list[str]] = {}  # one reason, such as missing data, may stop many experiments
     for name, reason in outcome.failures.items():
         names_by_reason.setdefault(reason, []).append(name)
     for reason, names in names_by_reason.items():

@@ -52,11 +52,11 @@ PRESETS: dict[str, dict[str, Any]] = {
     "table": {"labels": "all", "preprocess": "standardize"},
     "folder": {"labels": "all"},
 }
-"""Settings that differ from the defaults of the estimators: the paper's for its data sets."""
+"""Settings that differ from the defaults of the estimators, by data; for the paper's data sets, its settings."""
 
 
-class Measured(NamedTuple):
-    """A column of the printed table: on which rows of a data set each member is measured."""
+class ErrorColumn(NamedTuple):
+    """An error column of the printed table: its title, and the rows on which each member is measured."""
 
     title: str
     rows: Dataset
@@ -84,29 +84,29 @@ def train(
     network: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="RUNG...",
-            help="Hidden rungs from the bottom up: a number of units, 'conv 32 5 full', 'max 2', 'mean 3 stride=2', "
+            metavar="LAYER...",
+            help="Hidden layers from the input on: a number of units, 'conv 32 5 full', 'max 2', 'mean 3 stride=2', "
             "'dense 100 tanh', 'global'; or mlp, conv_fc, conv_small, conv_large, conv_pool_cnn_c; or '' for none.",
         ),
     ] = None,
-    activation: Annotated[ActivationName | None, typer.Option(help="Activation of the hidden rungs.")] = None,
+    activation: Annotated[ActivationName | None, typer.Option(help="Activation of the hidden layers.")] = None,
     noise: Annotated[
         list[float] | None,
-        typer.Option(metavar="X...", help="Noise of the input and each rung; the last holds for all above."),
+        typer.Option(metavar="X...", help="Noise of the input and each layer; the last is repeated."),
     ] = None,
     costs: Annotated[
         list[float] | None,
         typer.Option(
             metavar="X...",
-            help="Weights of the denoising costs from the input up; the last holds for all above. One number: the top "
-            "alone (the Γ-model); 0: a supervised network.",
+            help="Weights of the denoising costs from the input on; the last is repeated. One number: the output "
+            "layer alone (the Γ-model); 0: a supervised network.",
         ),
     ] = None,
     denoiser: Annotated[DenoiserName | None, typer.Option(help="Denoising function.")] = None,
     epochs: Annotated[int | None, typer.Option(metavar="N", min=1, help="Passes over the rows.")] = None,
     annealed: Annotated[
         float | None,
-        typer.Option(metavar="X", min=0, max=1, help="Share of the updates, at the end, with a falling learning rate."),
+        typer.Option(metavar="X", min=0, max=1, help="Final fraction of the updates, with a decreasing learning rate."),
     ] = None,
     learning_rate: Annotated[float | None, typer.Option(metavar="X", help="Learning rate of Adam.")] = None,
     batch_size: Annotated[int | None, typer.Option(metavar="N", min=2, help="Unlabeled rows in an update.")] = None,
@@ -114,13 +114,13 @@ def train(
         int | None, typer.Option(metavar="N", min=2, help="Labeled rows in an update.")
     ] = None,
     calibration: Annotated[
-        Calibration | None, typer.Option(help="Rows that the normalization statistics for prediction come from.")
+        Calibration | None, typer.Option(help="Rows that determine the normalization statistics for prediction.")
     ] = None,
     precision: Annotated[
-        Precision | None, typer.Option(help="fast: bf16 or TF32 products where they are quicker; exact: float32.")
+        Precision | None, typer.Option(help="fast: bf16 or TF32 products where they are faster; exact: float32.")
     ] = None,
     seed: Annotated[
-        int, typer.Option(metavar="N", min=0, help="Determines labels, first weights, order and noise.")
+        int, typer.Option(metavar="N", min=0, help="Determines labels, initial weights, order and noise.")
     ] = 0,
     members: Annotated[
         int, typer.Option(metavar="N", min=1, help="Number of seeds to train together, from --seed on.")
@@ -159,7 +159,7 @@ def train(
     given: dict[str, Any] = {
         "labels": labels,
         "preprocess": preprocess,
-        "network": network if network is None else _rungs(network),
+        "network": network if network is None else _layers(network),
         "activation": activation,
         "noise": noise,
         "costs": costs,
@@ -186,7 +186,7 @@ def train(
     if baseline and columns and (costs is None or any(costs)):
         estimators[BASELINE] = _estimator(train_rows, {**settings, "costs": 0.0})
 
-    # An interruption is reported below, in the words of the command line.
+    # Interruptions are reported below.
     warnings.filterwarnings("ignore", message="Training was interrupted")
     X, y = _features(train_rows), _labels(train_rows)
     exit_code = 0
@@ -199,7 +199,7 @@ def train(
             if estimator is ladder:
                 path = output.with_stem(f"{output.stem}-interrupted") if ladder.interrupted_ else output
                 print(f"model saved to {ladder.save(path)}")
-            errors = [_spread(_errors(estimator, column, seed), task) for column in columns]
+            errors = [_mean_and_deviation(_errors(estimator, column, seed), task) for column in columns]
             lines.append([name, *errors, f"{seconds:.1f}"])
             if estimator.interrupted_:
                 raise KeyboardInterrupt
@@ -211,7 +211,7 @@ def train(
         print_error(f"{name}: {error}")
 
     if lines:
-        hidden = "-".join(map(str, ladder.recipe_.network)) or "no hidden rungs"
+        hidden = "-".join(map(str, ladder.recipe_.network)) or "no hidden layers"
         _print_table(f"{data}, {labels} labels, {hidden}, {ladder.n_iter_} epochs", columns, lines)
     if not columns:
         print("No error is reported: there are no test rows. Hold out labeled rows with --validation N.")
@@ -244,8 +244,8 @@ def _settings(data: str, given: dict[str, Any]) -> dict[str, Any]:
     return settings
 
 
-def _rungs(words: list[str]) -> tuple[int | str, ...]:
-    """Return a network; a single empty word stands for one without hidden rungs."""
+def _layers(words: list[str]) -> tuple[int | str, ...]:
+    """Return a network; a single empty word means one without hidden layers."""
     return tuple(int(word) if word.isdecimal() else word for word in words if word)
 
 
@@ -280,17 +280,17 @@ def _codes(rows: Dataset) -> NDArray[Any]:
     return rows.targets if rows.classes is not None else rows.labeled.astype("int64") - 1
 
 
-def _columns(train_rows: Dataset, test_rows: Dataset, splits: list[Split]) -> list[Measured]:
-    """Return what is measured: test rows or else hidden labels, and the rows held out for validation."""
+def _columns(train_rows: Dataset, test_rows: Dataset, splits: list[Split]) -> list[ErrorColumn]:
+    """Return the error columns: of test rows or else of hidden labels, and of rows held out for validation."""
     error = "RMSE" if train_rows.classes is None else "error"
     hidden = [split.hidden(_codes(train_rows)) for split in splits]
     columns = []
     if len(test_rows):
-        columns.append(Measured(f"test {error}", test_rows, [slice(None)] * len(splits)))
+        columns.append(ErrorColumn(f"test {error}", test_rows, [slice(None)] * len(splits)))
     elif len(hidden[0]):
-        columns.append(Measured(f"{error} on the {len(hidden[0])} hidden labels", train_rows, hidden))
+        columns.append(ErrorColumn(f"{error} on the {len(hidden[0])} hidden labels", train_rows, hidden))
     if len(splits[0].validation):
-        columns.append(Measured(f"validation {error}", train_rows, [split.validation for split in splits]))
+        columns.append(ErrorColumn(f"validation {error}", train_rows, [split.validation for split in splits]))
     return columns
 
 
@@ -303,14 +303,14 @@ def _estimator(rows: Dataset, settings: Mapping[str, Any]) -> LadderClassifier |
 
 
 def _features(rows: Dataset) -> NDArray[Any] | pd.DataFrame:
-    """Return the rows as an estimator takes them: as a data frame if the columns have names."""
+    """Return the rows for an estimator: a data frame if the columns have names."""
     import pandas as pd
 
     return pd.DataFrame(rows.rows, columns=list(rows.feature_names)) if rows.feature_names else rows.rows
 
 
 def _labels(rows: Dataset) -> NDArray[Any]:
-    """Return the targets as an estimator takes them: class names, None where unlabeled; or values."""
+    """Return the targets for an estimator: class names, None where unlabeled; or values."""
     if rows.classes is None:
         return rows.targets
     labels: NDArray[Any] = rows.classes[rows.targets].astype(object)
@@ -322,8 +322,8 @@ def _select(rows: Dataset, chosen: NDArray[Any] | slice) -> Dataset:
     return replace(rows, rows=rows.rows[chosen], targets=rows.targets[chosen])
 
 
-def _errors(estimator: LadderClassifier | LadderRegressor, column: Measured, first_seed: int) -> list[float]:
-    """Measure each member that was trained: percentage of wrong classes, or root mean square error."""
+def _errors(estimator: LadderClassifier | LadderRegressor, column: ErrorColumn, first_seed: int) -> list[float]:
+    """Return the error of each member that was trained: percentage of wrong classes, or root mean square error."""
     errors = []
     for ladder, seed in zip(estimator.ladders_, estimator.seeds_, strict=True):
         member = copy(estimator)
@@ -337,14 +337,14 @@ def _errors(estimator: LadderClassifier | LadderRegressor, column: Measured, fir
     return errors
 
 
-def _spread(errors: list[float], task: Task) -> str:
-    """Format the mean and the deviation over the members."""
+def _mean_and_deviation(errors: list[float], task: Task) -> str:
+    """Format the mean and the standard deviation over the members."""
     form, unit = (".2f", " %") if task == "classification" else (".4g", "")
     deviation = f" ± {stdev(errors):{form}}" if len(errors) > 1 else ""
     return f"{mean(errors):{form}}{deviation}{unit}"
 
 
-def _print_table(title: str, columns: list[Measured], lines: list[list[str]]) -> None:
+def _print_table(title: str, columns: list[ErrorColumn], lines: list[list[str]]) -> None:
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
