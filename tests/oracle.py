@@ -25,7 +25,7 @@ EPSILON = 1e-10
 MIN_POOL_DEVIATION = 0.1
 
 
-# Levels: the encoder map up and the decoder map down
+# Levels: the encoder operation up and the decoder operation down
 
 
 class DenseLayer:
@@ -49,7 +49,7 @@ class DenseLayer:
 
 
 class ConvLayer:
-    """A convolution; the decoder map is one with the mirrored padding."""
+    """A convolution; the decoder operation is one with mirrored padding."""
 
     pools = False
 
@@ -432,14 +432,14 @@ class Oracle:
     def normalize_denoised(self, level: int, denoised: Array, clean: Statistics) -> Array:
         """(ẑ − μ)/σ. The input level has mean 0 and deviation 1.
 
-        Below the top, a channel that is silent after pooling has almost no deviation; the cost takes at least 0.1.
+        Below the top, a channel of zeros has almost no deviation after pooling; the cost takes at least 0.1.
         """
         if 0 < level < self.settings.top and self.settings.layers[level - 1].pools:
             clean = clean._replace(deviation=at_least(clean.deviation, MIN_POOL_DEVIATION))
         return clean.normalize(denoised)
 
     def sent_down(self, level: int, denoised: Array, clean: Statistics) -> Array:  # noqa: ARG002
-        """What the decoder map of the level gets: ẑ as it is, not normalized."""
+        """The input of the decoder operation of the level: ẑ, not normalized."""
         return denoised
 
     def down(self, level: int, denoised: Array) -> Array:

@@ -281,7 +281,7 @@ class StatisticsOfEachPosition(Oracle):
 
 
 class CopiedToTheFirstPosition(Oracle):
-    """The decoder map of pooling fills one position of each window and leaves the others zero."""
+    """The decoder operation of pooling fills one position of each window and leaves the others zero."""
 
     def down(self, level: int, denoised: Array) -> Array:
         below = super().down(level, denoised)

@@ -28,14 +28,14 @@ def test_the_package_runs_as_a_module() -> None:
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == f"tikas {tikas.__version__}\n"
 
 
-def test_help_lists_every_verb(run, capsys) -> None:
+def test_help_lists_every_command(run, capsys) -> None:
     assert run("--help") == 0
     printed = capsys.readouterr().out
     assert all(name in printed for name in ("train", "predict", "reproduce", "--version"))
 
 
 @pytest.mark.parametrize("name", ["train", "predict", "reproduce"])
-def test_every_verb_has_help_with_examples(name: str, run, capsys) -> None:
+def test_every_command_has_help_with_examples(name: str, run, capsys) -> None:
     assert run(name, "--help") == 0
     assert f"\n  tikas {name} " in capsys.readouterr().out
 

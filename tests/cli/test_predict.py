@@ -118,7 +118,7 @@ def test_a_table_without_a_header_is_read_in_the_order_of_the_models_columns(run
 
 
 @pytest.mark.parametrize("network", [["16"], ["conv 4 3", "max 2"]], ids=["dense", "convolutional"])
-def test_images_are_predicted_from_an_array_in_their_layout_alone(network: list[str], run, capsys) -> None:
+def test_images_are_predicted_from_an_array_unless_channels_are_last(network: list[str], run, capsys) -> None:
     assert run("train", "--network", *network, *QUICK) == 0
     images = load_dataset("digits")[1].rows[:7]
     for layout in (images, images[:, 0], images.reshape(7, -1)):
@@ -190,7 +190,7 @@ def test_images_of_a_folder_are_predicted_and_compared_with_their_folders(photos
         assert named in capsys.readouterr().err
 
 
-def test_files_that_cannot_be_read_are_named(run, capsys) -> None:
+def test_files_that_cannot_be_read_are_named_in_the_error(run, capsys) -> None:
     save_classifier()
     Path("empty.csv").write_text("")
     Path("foreign.safetensors").write_bytes(b"not a model")

@@ -137,7 +137,7 @@ def test_failures_and_interruptions_are_printed_and_decide_the_exit_code(
     assert all(expected in line for expected, line in zip(printed, lines, strict=True))
 
 
-def test_one_cause_of_several_failures_is_printed_once(run, capsys) -> None:
+def test_one_reason_for_several_failures_is_printed_once(run, capsys) -> None:
     assert run("reproduce", "table1/gamma", "--data-dir", "absent", "--quiet") == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("tikas: table1/gamma/100, table1/gamma/1000, table1/gamma/all: mnist is incomplete: ")
@@ -175,7 +175,7 @@ def test_rendering_includes_the_records_of_output_and_prints_what_was_written(ru
     assert "3.25" in Path("results/README.md").read_text()
 
 
-def test_without_matplotlib_the_tables_are_rendered_and_the_extra_is_named(
+def test_without_matplotlib_the_tables_are_rendered_and_the_error_names_the_extra(
     run, capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_record("results/paper.jsonl", "table1/full/1000", 3.25)
@@ -186,7 +186,7 @@ def test_without_matplotlib_the_tables_are_rendered_and_the_extra_is_named(
 
 
 @pytest.mark.filterwarnings("default")
-def test_a_damaged_record_is_warned_about_and_the_rest_is_listed(run, capsys) -> None:
+def test_a_damaged_record_gives_a_warning_and_the_rest_is_listed(run, capsys) -> None:
     Path("results").mkdir()
     Path("results/x.jsonl").write_text('{"experiment": "table1/fu\n')
     write_record("results/x.jsonl", "table1/full/1000", 0.9)

@@ -143,7 +143,7 @@ def test_brackets_in_a_file_name_are_printed_as_they_are(run, capsys) -> None:
         assert f"{name}, all labels" in capsys.readouterr().out
 
 
-def test_a_class_with_too_few_labels_is_named(run, capsys) -> None:
+def test_a_class_with_too_few_labels_is_named_in_the_error(run, capsys) -> None:
     kinds = ["low"] * 30 + ["high"] * 4
     Path("mine.csv").write_text("a,kind\n" + "".join(f"{i % 7},{kind}\n" for i, kind in enumerate(kinds)))
     options = ["--data", "mine.csv", "--target", "kind", "--batch-size", "30", "--network", "4", "--quiet"]
@@ -289,7 +289,7 @@ def test_a_warning_of_both_networks_is_printed_once(run, capsys) -> None:
 
 
 @pytest.mark.filterwarnings("default")
-def test_a_column_that_numbers_the_rows_is_warned_about_until_it_is_ignored(run, capsys) -> None:
+def test_a_column_of_row_numbers_gives_a_warning_until_it_is_ignored(run, capsys) -> None:
     frame = pd.DataFrame({"size": np.arange(120) % 7, "kind": ["low", "high"] * 60})
     frame.rename_axis(index="id").to_csv("mine.csv")
     options = ["--data", "mine.csv", "--target", "kind", *QUICK]

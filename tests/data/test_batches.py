@@ -102,7 +102,7 @@ def test_any_numbers_of_rows_and_labels_fill_batches_of_any_size(size: tuple[int
         assert [tuple(level.shape) for level in batch.noise] == [(count, *shape) for shape in SHAPES]
 
 
-def test_every_epoch_shuffles_all_unlabeled_rows_anew_and_across_batches() -> None:
+def test_every_epoch_shuffles_all_unlabeled_rows_across_batches() -> None:
     split = make_split(100, 20, validation=10)
     batches = make_batches(split)
     epochs = [[indices_of(batch.unlabeled) for batch in next_epoch(batches)] for _ in range(4)]
@@ -114,7 +114,7 @@ def test_every_epoch_shuffles_all_unlabeled_rows_anew_and_across_batches() -> No
     assert not first & second
 
 
-def test_rows_that_fill_no_batch_are_other_rows_every_epoch() -> None:
+def test_different_rows_are_left_out_of_the_batches_of_every_epoch() -> None:
     batches = make_batches(make_split(47, 5))
     left_out = [
         set(range(47)) - {index for batch in next_epoch(batches) for index in indices_of(batch.unlabeled).tolist()}
@@ -226,13 +226,13 @@ def test_the_generator_of_a_seed_and_purpose_never_changes(purpose: str, expecte
     assert generator(0, purpose).initial_seed() == expected
 
 
-def test_purposes_have_independent_numbers() -> None:
+def test_generators_for_different_purposes_are_independent() -> None:
     order, noise = (torch.randn(1000, generator=generator(0, purpose)) for purpose in ("order", "noise"))
     assert abs(correlation(order, noise)) < 0.16  # five deviations, for 1000 values
     assert torch.equal(order, torch.randn(1000, generator=generator(0, "order")))
 
 
-def test_order_and_noise_are_drawn_from_generators_of_their_own_as_always() -> None:
+def test_order_and_noise_have_separate_generators_that_never_change() -> None:
     """Any other number of draws would change what a seed sees from the second epoch on."""
     split, order, noise = make_split(65, 12), generator(3, "order"), generator(3, "noise")
     batches = make_batches(split, (3,), block=2)

@@ -51,7 +51,7 @@ def write_files(folder: Path, files: Mapping[str, bytes]) -> Path:
 # What a name stands for.
 
 
-def test_targets_tell_which_rows_are_labeled_and_how_many_outputs_there_are() -> None:
+def test_labeled_rows_and_number_of_outputs_follow_from_targets_and_classes() -> None:
     rows = np.zeros((3, 2), np.float32)
     codes = Dataset(rows, np.array([1, -1, 0]), classes=np.array(["a", "b"]))
     values = Dataset(rows, np.array([-1, np.nan, 0]))
@@ -84,7 +84,7 @@ def test_data_is_the_name_of_a_data_set_or_the_path_of_a_folder_or_file(
         ("nowhere/at/all", None),
     ],
 )
-def test_a_misspelled_name_or_path_is_an_error_with_similar_ones(
+def test_a_misspelled_name_or_path_raises_an_error_with_similar_ones(
     given: str, proposed: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -96,7 +96,7 @@ def test_a_misspelled_name_or_path_is_an_error_with_similar_ones(
     assert str(caught.value).partition("Did you mean ")[2] == (proposed or "")
 
 
-def test_an_unknown_data_set_is_an_error_with_the_names() -> None:
+def test_an_unknown_data_set_raises_an_error_with_the_names() -> None:
     with pytest.raises(ValueError, match=r"'MNISTT'.*digits, mnist, fashion-mnist, cifar10"):
         load_dataset("MNISTT")
 
@@ -183,14 +183,16 @@ def test_the_environment_names_the_folder_unless_the_caller_does(
         (TEST_LABELS, idx([]), " 8 bytes"),
     ],
 )
-def test_a_damaged_or_wrong_idx_file_is_named(file: str, content: bytes, named: str, tmp_path: Path) -> None:
+def test_a_damaged_or_wrong_idx_file_is_named_in_the_error(
+    file: str, content: bytes, named: str, tmp_path: Path
+) -> None:
     write_files(tmp_path, SMALL_MNIST | {file: content})
     with pytest.raises(ValueError, match=rf"{file}.*{named}"):
         load_dataset("mnist", tmp_path)
 
 
 @pytest.mark.parametrize("content", [ZIPPED_MNIST[f"{TRAIN_IMAGES}.gz"][:-20], b"\x1f\x8b and then nonsense"])
-def test_a_damaged_gzip_file_is_named(content: bytes, tmp_path: Path) -> None:
+def test_a_damaged_gzip_file_is_named_in_the_error(content: bytes, tmp_path: Path) -> None:
     write_files(tmp_path, ZIPPED_MNIST | {f"{TRAIN_IMAGES}.gz": content})
     with pytest.raises(ValueError, match=rf"{TRAIN_IMAGES}\.gz is truncated or damaged"):
         load_dataset("mnist", tmp_path)
@@ -267,7 +269,7 @@ def test_cifar10_is_read_from_its_binary_files_or_their_archive(
         ),
     ],
 )
-def test_a_damaged_or_wrong_batch_is_named(file: str, content: bytes, named: str, tmp_path: Path) -> None:
+def test_a_damaged_or_wrong_batch_is_named_in_the_error(file: str, content: bytes, named: str, tmp_path: Path) -> None:
     from_archive = not file.endswith(".bin")
     write_files(tmp_path, {CIFAR10_ARCHIVE: content} if from_archive else SMALL_CIFAR10 | {file: content})
     with pytest.raises(ValueError, match=rf"{file}.*{named}"):
@@ -281,7 +283,7 @@ def test_a_damaged_or_wrong_batch_is_named(file: str, content: bytes, named: str
         ("cifar10", SMALL_CIFAR10, "data_batch_4.bin", CIFAR10_ARCHIVE),
     ],
 )
-def test_missing_files_are_named_with_where_to_put_them(
+def test_the_error_for_missing_files_names_them_and_where_to_put_them(
     name: str, files: Mapping[str, bytes], missing: str, to_put: str, tmp_path: Path
 ) -> None:
     write_files(tmp_path / name, {file: content for file, content in files.items() if file != missing})

@@ -35,7 +35,7 @@ def test_gray_images_get_a_channel_and_others_stay_as_they_are() -> None:
 
 
 @pytest.mark.parametrize("shape", [(2, 8, 8, 1), (2, 8, 8, 3), (2, 8, 8, 4), (2, 48, 32, 1), (2, 48, 32, 2)])
-def test_images_with_channels_last_are_an_error_with_both_shapes(shape: tuple[int, ...]) -> None:
+def test_images_with_channels_last_raise_an_error_with_both_shapes(shape: tuple[int, ...]) -> None:
     n, height, width, channels = shape
     with pytest.raises(ValueError, match=rf"{re.escape(str(shape))}.*{re.escape(str((n, channels, height, width)))}"):
         as_images(np.zeros(shape))
@@ -63,7 +63,7 @@ def test_images_have_three_or_four_dimensions(shape: tuple[int, ...]) -> None:
         ((5, 64), True, "whiten", False),
     ],
 )
-def test_shapes_that_may_have_their_channels_last_are_warned_of(
+def test_shapes_that_may_have_their_channels_last_give_a_warning(
     shape: tuple[int, ...], takes_maps: bool, preprocess: str, warned: bool, recwarn: pytest.WarningsRecorder
 ) -> None:
     warn_channels_last(np.zeros(shape), takes_maps, preprocess, stacklevel=1)
@@ -89,7 +89,7 @@ def test_rows_are_accepted_in_their_shape_flat_and_gray() -> None:
         ((2, 8, 8), (64,), r"\(2, 8, 8\).*\(2, 64\)"),
     ],
 )
-def test_rows_of_another_shape_are_an_error_with_both_shapes(
+def test_rows_of_another_shape_raise_an_error_with_both_shapes(
     given: tuple[int, ...], shape: tuple[int, ...], named: str
 ) -> None:
     with pytest.raises(ValueError, match=named):
@@ -218,7 +218,7 @@ def test_black_and_white_is_gray_and_a_palette_is_color(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", ["RGBA", "LA"])
-def test_an_opaque_alpha_channel_is_dropped_and_a_transparent_pixel_is_an_error(mode: str, tmp_path: Path) -> None:
+def test_an_opaque_alpha_channel_is_dropped_and_a_transparent_pixel_raises_an_error(mode: str, tmp_path: Path) -> None:
     color = mode[:-1]
     image = make_image(color)
     image.putalpha(255)
@@ -230,7 +230,7 @@ def test_an_opaque_alpha_channel_is_dropped_and_a_transparent_pixel_is_an_error(
         read_images([file])
 
 
-def test_a_transparent_color_of_a_palette_is_an_error_if_a_pixel_has_it(tmp_path: Path) -> None:
+def test_a_transparent_color_of_a_palette_raises_an_error_if_a_pixel_has_it(tmp_path: Path) -> None:
     palette = Image.new("P", SIZE, 1)
     palette.putpalette([0, 0, 0, 9, 9, 9])
     file = save(palette, tmp_path / "1.png", transparency=bytes([0, 255]))
@@ -240,7 +240,7 @@ def test_a_transparent_color_of_a_palette_is_an_error_if_a_pixel_has_it(tmp_path
         read_images([file])
 
 
-def test_gray_of_16_bits_is_read_exactly_and_beside_gray_of_8_bits(
+def test_gray_of_16_bits_is_read_exactly_and_together_with_gray_of_8_bits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gray = np.array([[0, 1, 255], [256, 40_000, 65_535]], np.uint16)
@@ -259,7 +259,9 @@ def test_gray_of_16_bits_is_read_exactly_and_beside_gray_of_8_bits(
     ids=["wider", "higher", "gray"],
 )
 @pytest.mark.parametrize("name", ["dogs/b.png", "unlabeled/x.png", "test/dogs/t.png"])
-def test_an_image_unlike_the_first_is_named_with_both_shapes(name: str, image: Any, shape: str, folder: Path) -> None:
+def test_the_error_for_an_image_unlike_the_first_names_it_and_both_shapes(
+    name: str, image: Any, shape: str, folder: Path
+) -> None:
     save(image, folder / name)
     with pytest.raises(ValueError, match=rf"{name} .*{re.escape(shape)}.*cats.1\.png .*\(3, 5, 6\)"):
         read_folder(folder)
@@ -281,7 +283,7 @@ def with_height(png: bytes, height: int) -> bytes:
         pytest.param(lambda _: b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 6 5\n%%EndComments\n", id="postscript"),
     ],
 )
-def test_a_damaged_image_is_named(damage: Callable[[bytes], bytes], tmp_path: Path) -> None:
+def test_a_damaged_image_is_named_in_the_error(damage: Callable[[bytes], bytes], tmp_path: Path) -> None:
     file = save(make_image(size=(60, 50)), tmp_path / "1.png")
     whole = file.read_bytes()
     assert with_height(whole, 50) == whole
@@ -312,7 +314,7 @@ def test_other_pixel_modes_are_read_as_colors(tmp_path: Path) -> None:
         ("test/cats/", "test.cats .*no images"),
     ],
 )
-def test_an_entry_in_the_wrong_place_is_named(name: str, named: str, folder: Path) -> None:
+def test_a_misplaced_file_or_folder_is_named_in_the_error(name: str, named: str, folder: Path) -> None:
     (folder / name).parent.mkdir(exist_ok=True)
     if name.endswith("/"):
         (folder / name).mkdir()
@@ -331,12 +333,12 @@ def test_a_folder_has_two_classes_or_more(tmp_path: Path) -> None:
         read_folder(tmp_path)
 
 
-def test_a_path_of_no_folder_is_named(tmp_path: Path) -> None:
+def test_a_path_that_is_not_a_folder_is_named_in_the_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="nowhere"):
         read_folder(tmp_path / "nowhere")
 
 
-def test_without_pillow_its_extra_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_pillow_the_error_names_the_extra_to_install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(ImportError, match=r"tikas\[images\]"):
         read_folder(folder)

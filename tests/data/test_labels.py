@@ -74,7 +74,7 @@ def test_given_classes_keep_their_order() -> None:
     assert (classes.tolist(), codes.tolist()) == (["low", "mid", "high"], [0, 2, 1])
 
 
-def test_many_different_numbers_are_warned_of_as_values() -> None:
+def test_many_different_numbers_as_labels_give_a_warning() -> None:
     with pytest.warns(UserWarning, match="30 labels are 16 different numbers.*LadderRegressor") as caught:
         encode_labels(np.array([*range(16), *range(14), -1]), stacklevel=2)
     assert caught[0].filename == __file__
@@ -120,7 +120,7 @@ def test_integers_with_missing_values_stay_integers(y: Any) -> None:
         (objects(2**70, 1), str(2**70)),
     ],
 )
-def test_labels_of_no_classes_are_an_error_that_names_what_was_found(y: np.ndarray, named: str) -> None:
+def test_labels_that_cannot_be_classes_raise_an_error_that_names_them(y: np.ndarray, named: str) -> None:
     with pytest.raises(ValueError, match=named):
         encode_labels(y)
 
@@ -128,7 +128,7 @@ def test_labels_of_no_classes_are_an_error_that_names_what_was_found(y: np.ndarr
 @pytest.mark.parametrize(
     "classes", [[0, 1, 2], [0, 5], ["0", "1"], [0, 1, 1], [0, 1, "two"], [0, 1, None], 2, {0, 1}, [[0, 1]]], ids=str
 )
-def test_given_classes_other_than_the_labels_are_an_error(classes: Any) -> None:
+def test_given_classes_other_than_the_labels_raise_an_error(classes: Any) -> None:
     with pytest.raises(ValueError, match=re.escape(f"classes={classes}") + r".*\[0, 1\]"):
         encode_labels(np.array([0, 1, -1]), as_array(classes))
 
@@ -173,12 +173,12 @@ def test_a_regression_reads_minus_one_as_a_value_and_none_as_missing() -> None:
         (np.array([1.0, np.inf]), "infinity"),
     ],
 )
-def test_targets_of_a_regression_that_are_no_numbers_are_named(y: np.ndarray, named: str) -> None:
+def test_targets_of_a_regression_that_are_not_numbers_are_named_in_the_error(y: np.ndarray, named: str) -> None:
     with pytest.raises(ValueError, match=named):
         regression_values(y)
 
 
-def test_the_scale_of_values_is_their_mean_and_deviation() -> None:
+def test_the_deviation_of_equal_values_is_set_to_one() -> None:
     assert mean_and_deviation(np.array([1.0, 3.0])) == (2, 1)
     assert mean_and_deviation(np.full(7, 0.1)) == (0.1, 1)  # NumPy's deviation is not exactly 0
 
@@ -195,7 +195,7 @@ def test_weights_of_rows_and_classes_are_multiplied() -> None:
 
 
 @pytest.mark.parametrize("weight", [0, -1, NAN])
-def test_a_class_without_positive_weight_is_named(weight: float) -> None:
+def test_a_class_without_positive_weight_is_named_in_the_error(weight: float) -> None:
     with pytest.raises(ValueError, match=f"class 'b' .* weight of {float(2 * weight):g}"):
         label_weights(CODES, CLASSES, None, {"b": weight})
     with pytest.raises(ValueError, match=r"class 'b' .* weight of 0"):

@@ -125,17 +125,19 @@ def test_a_fully_labeled_split_has_the_same_rows_in_both_parts_of_an_update() ->
         ({"labels": None, "validation": 58}, "validation=58 .* at most 57"),
     ],
 )
-def test_impossible_counts_are_named(arguments: dict[str, Any], named: str) -> None:
+def test_impossible_counts_are_named_in_the_error(arguments: dict[str, Any], named: str) -> None:
     with pytest.raises(ValueError, match=named):
         split(Y, **arguments)
 
 
 @pytest.mark.parametrize(("classes", "name"), [(None, "1"), (["cat", "dog"], "'dog'")])
-def test_a_class_with_too_few_rows_is_named_with_the_largest_possible_number(classes: Any, name: str) -> None:
+def test_the_error_for_a_class_with_too_few_rows_names_it_and_the_largest_possible_number(
+    classes: Any, name: str
+) -> None:
     with pytest.raises(ValueError, match=f"Class {name} has 2 .* labels=8 .* needs 4.* at most 4 labels"):
         split(np.array([0] * 9 + [1] * 2), 8, classes=classes)
 
 
-def test_without_a_label_there_is_no_split() -> None:
+def test_a_split_without_any_label_raises_an_error() -> None:
     with pytest.raises(ValueError, match="None of the 2 rows"):
         split(np.array([-1, -1]), None)

@@ -198,12 +198,12 @@ def test_an_error_names_the_file_the_row_and_the_column(
         ("a,y\n1,x\n", {"target": "y", "ignore": ["a"]}, "no feature column"),
     ],
 )
-def test_a_name_of_no_usable_column_is_an_error(content: str, arguments: dict, named: str, write: Write) -> None:
+def test_missing_columns_raise_an_error(content: str, arguments: dict, named: str, write: Write) -> None:
     with pytest.raises(ValueError, match=named):
         read_table_rows(write(content), **arguments)
 
 
-def test_all_columns_of_text_are_named_at_once(write: Write, write_parquet: Write) -> None:
+def test_all_columns_of_text_are_named_in_one_error(write: Write, write_parquet: Write) -> None:
     path = write("id,born,size,city,on,kind\nx1,1999-01-01,1.5,Oulu,True,\n")
     for file in (path, write_parquet(pd.read_csv(path))):
         with pytest.raises(ValueError, match=r"row 1, column 'id': 'x1';.*--ignore id born city.*--target"):
@@ -267,7 +267,9 @@ def test_images_in_an_array_file_keep_their_shape(tmp_path: Path) -> None:
         ({"x": np.array([[{}]], dtype=object)}, None, "NumPy arrays"),
     ],
 )
-def test_arrays_that_are_no_table_are_named(arrays: dict, target: str | None, named: str, tmp_path: Path) -> None:
+def test_arrays_that_are_not_a_table_are_named_in_the_error(
+    arrays: dict, target: str | None, named: str, tmp_path: Path
+) -> None:
     np.savez(tmp_path / "rows.npz", **arrays)
     with pytest.raises(ValueError, match=rf"rows\.npz.*{named}"):
         read_table_rows(tmp_path / "rows.npz", target=target)
@@ -275,7 +277,7 @@ def test_arrays_that_are_no_table_are_named(arrays: dict, target: str | None, na
 
 @pytest.mark.parametrize("name", ["rows.npy", "rows.npz"])
 @pytest.mark.parametrize("content", [b"", b"not an array", b"PK\x03\x04 broken", b"\x93NUMPY\x01\x00"])
-def test_a_damaged_array_file_is_named(name: str, content: bytes, write: Write) -> None:
+def test_a_damaged_array_file_is_named_in_the_error(name: str, content: bytes, write: Write) -> None:
     with pytest.raises(ValueError, match=f"{name} .* NumPy arrays"):
         read_table(write(content, name))
 
@@ -300,19 +302,21 @@ def test_a_parquet_file_has_rows_names_and_labels(write_parquet: Write) -> None:
         ({"a": np.empty(0)}, "no rows"),
     ],
 )
-def test_cells_of_a_parquet_file_that_are_no_numbers_are_named(columns: dict, named: str, write_parquet: Write) -> None:
+def test_cells_of_a_parquet_file_that_are_not_numbers_are_named_in_the_error(
+    columns: dict, named: str, write_parquet: Write
+) -> None:
     with pytest.raises(ValueError, match=rf"rows\.parquet.*{named}"):
         read_table_rows(write_parquet(pd.DataFrame(columns)))
 
 
-def test_a_damaged_parquet_file_is_named(write: Write) -> None:
+def test_a_damaged_parquet_file_is_named_in_the_error(write: Write) -> None:
     pytest.importorskip("pyarrow", reason="needs pyarrow")
     for content in (b"", b"PAR1 broken"):
         with pytest.raises(ValueError, match=r"rows\.parquet.*Parquet"):
             read_table(write(content, "rows.parquet"))
 
 
-def test_without_pyarrow_it_is_named(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_pyarrow_the_error_names_it(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     monkeypatch.setitem(sys.modules, "fastparquet", None)
     with pytest.raises(ImportError, match="pyarrow is required"):
@@ -340,7 +344,7 @@ def test_a_regression_has_the_same_values_from_every_kind_of_file(
 
 @pytest.mark.parametrize("task", ["classification", "regression"])
 @pytest.mark.parametrize("first", [0, -40, 2**24 - 60, 2**24 + 1, 202_300_001])
-def test_a_column_that_numbers_the_rows_is_warned_of(first: int, task: Task, write: Write) -> None:
+def test_a_column_of_row_numbers_gives_a_warning(first: int, task: Task, write: Write) -> None:
     """Beyond 2**24, float32 has no longer all integers."""
     numbers = first + np.random.default_rng(0).permutation(300)
     lines = "".join(f"{number},{number % 7 / 10},{i % 2}\n" for i, number in enumerate(numbers))
@@ -364,7 +368,7 @@ def test_a_column_that_numbers_the_rows_is_warned_of(first: int, task: Task, wri
         ("Unnamed: 0", np.arange(300) * 3, True),
     ],
 )
-def test_other_integers_number_the_rows_only_in_a_column_without_a_name(
+def test_other_numbers_give_a_warning_only_in_a_column_without_a_name(
     name: str, numbers: np.ndarray, warned: bool, write: Write, recwarn: pytest.WarningsRecorder
 ) -> None:
     lines = "".join(f"{number},{i % 2}\n" for i, number in enumerate(numbers))

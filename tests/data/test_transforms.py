@@ -44,7 +44,7 @@ def test_large_numbers_that_vary_little_keep_their_differences() -> None:
     assert_allclose(found[:, 0], (np.arange(10) - 4.5) / np.arange(10).std(), rtol=1e-6)
 
 
-def test_a_constant_column_becomes_zero_and_is_not_scaled_in_other_rows() -> None:
+def test_a_constant_column_is_centered_but_not_scaled() -> None:
     fitted = Standardization.fit(torch.tensor([[0.1, 1.0]] * 3 + [[0.1, 5.0]]))
     assert_allclose(fitted(torch.tensor([[0.1, 2.0], [0.4, 2.0]]))[:, 0], [0, 0.3], atol=1e-6)
 
@@ -115,7 +115,7 @@ def test_contrast_normalization_removes_brightness_and_contrast(images: torch.Te
 
 
 @pytest.mark.parametrize("value", [0.0, 0.1, 1 / 3, 255.0, -7.3])
-def test_a_constant_image_becomes_zeros_and_rounding_is_no_contrast(value: float, whitening: Whitening) -> None:
+def test_a_constant_image_becomes_zeros_even_with_rounding_errors(value: float, whitening: Whitening) -> None:
     image = torch.full((1, 3, SIDE, SIDE), value)
     assert (normalize_contrast(image) == 0).all()
     assert whitening(image).isfinite().all()
@@ -133,7 +133,7 @@ def test_one_gray_level_in_one_pixel_is_contrast() -> None:
     assert normalized.argmin() == 1 * 1024 + 4 * 32 + 7
 
 
-def test_images_are_whitened_as_the_equations_say(images: torch.Tensor) -> None:
+def test_whitening_follows_its_equations(images: torch.Tensor) -> None:
     """z = (C + 0.1·I)^(-1/2) (x - μ), in NumPy with float64, by a singular value decomposition."""
     images, others = not_constant(images), not_constant(patches("flower.jpg"))
     rows = contrast_normalized(images)
@@ -215,7 +215,7 @@ def fitted(request: pytest.FixtureRequest, images: torch.Tensor) -> Transform:
     return transform
 
 
-def test_no_rows_become_no_rows(fitted: Transform) -> None:
+def test_zero_rows_are_transformed_to_zero_rows(fitted: Transform) -> None:
     assert fitted(torch.zeros(0, 3, SIDE, SIDE)).shape == (0, 3, SIDE, SIDE)
 
 
@@ -228,12 +228,12 @@ def test_a_transform_moves_to_another_device(fitted: Transform) -> None:
     assert {tensor.device.type for tensor in fitted.to("meta").tensors().values()} == {"meta"}
 
 
-def test_rows_of_another_shape_are_an_error_with_both_shapes(fitted: Transform) -> None:
+def test_rows_of_another_shape_raise_an_error_with_both_shapes(fitted: Transform) -> None:
     with pytest.raises(ValueError, match=r"\(2, 8, 8, 3\).*\(n, 3, 8, 8\)"):
         fitted(torch.zeros(2, 8, 8, 3))
 
 
-def test_images_too_large_to_be_whitened_are_an_error_before_memory_is_allocated() -> None:
+def test_images_too_large_to_be_whitened_raise_an_error_before_memory_is_allocated() -> None:
     with pytest.raises(ValueError, match=r"\(3, 200, 200\) .*120000.* 12288.*preprocess='none'"):
         Whitening.fit(torch.zeros(2, 1, 1, 1).expand(2, 3, 200, 200))
 
@@ -253,7 +253,7 @@ def test_images_too_large_to_be_whitened_are_an_error_before_memory_is_allocated
     ],
     indirect=["fitted"],
 )
-def test_tensors_of_something_else_are_an_error(fitted: Transform, change: dict[str, Any], named: str) -> None:
+def test_tensors_of_something_else_raise_an_error(fitted: Transform, change: dict[str, Any], named: str) -> None:
     tensors = {name: tensor for name, tensor in (fitted.tensors() | change).items() if tensor is not None}
     with pytest.raises(ValueError, match=named):
         type(fitted).from_tensors(tensors)
@@ -308,14 +308,16 @@ def scale_warnings(rows: Any, columns: list[str] | None = None) -> list[str]:
         pytest.param(lambda: datasets.make_classification(80, random_state=0)[0], id="make_classification"),
     ],
 )
-def test_rows_of_about_unit_size_are_not_warned_of(rows: Callable[[], np.ndarray]) -> None:
+def test_rows_of_about_unit_size_give_no_warning(rows: Callable[[], np.ndarray]) -> None:
     check_scale(rows())  # a warning would be an error
 
 
 @pytest.mark.parametrize(
     ("factor", "dtype", "divisor"), [(255, np.uint8, "255"), (255, float, "255"), (160, int, "255"), (16, int, "16")]
 )
-def test_unscaled_pixels_are_warned_of_with_what_to_divide_them_by(factor: int, dtype: Any, divisor: str) -> None:
+def test_the_warning_about_unscaled_pixels_names_the_number_to_divide_them_by(
+    factor: int, dtype: Any, divisor: str
+) -> None:
     (message,) = scale_warnings((load_dataset("digits")[0].rows * factor).astype(dtype))
     for words in (f"from 0 to {factor},", f"by {divisor},", "preprocess='standardize'"):
         assert words in message
@@ -327,7 +329,7 @@ def test_two_rows_and_blank_pixels_are_enough_to_recognize_pixels(rows: Any) -> 
     assert "from 0 to 255," in message
 
 
-def test_columns_far_from_unit_size_are_named() -> None:
+def test_columns_far_from_unit_size_are_named_in_the_warning() -> None:
     (message,) = scale_warnings(NORMAL * [1, 1, 5000, 1, 1, 1], ["age", "b", "income", "d", "e", "f"])
     for words in ("'income' (mean", "deviation 5", "preprocess='standardize'"):
         assert words in message
@@ -337,19 +339,19 @@ def test_columns_far_from_unit_size_are_named() -> None:
     assert message.count("X[:, ") == 1
 
 
-def test_at_most_five_columns_are_named() -> None:
+def test_at_most_five_columns_are_named_in_the_warning() -> None:
     (message,) = scale_warnings(NORMAL * [100, 200, 300, 400, 500, 600])
     assert message.count("X[:, ") == 5
     assert "and 1 more" in message
 
 
-def test_columns_much_smaller_than_the_largest_are_named() -> None:
+def test_columns_much_smaller_than_the_largest_are_named_in_the_warning() -> None:
     (message,) = scale_warnings(NORMAL * [1, 1, 0.001, 0.001, 0.001, 0.001], list("abcdef"))
     assert "'c'" in message
     assert "'a'" not in message
 
 
-def test_rows_that_hardly_vary_are_warned_of() -> None:
+def test_rows_that_hardly_vary_give_a_warning() -> None:
     (message,) = scale_warnings(NORMAL * 1e-4)
     assert "X[:, 5] (mean " not in message
     assert "and 1 more" in message
@@ -364,7 +366,7 @@ def test_all_rows_are_measured() -> None:
     assert "X[:, 0]" not in message
 
 
-def test_columns_constant_at_another_value_than_zero_are_named() -> None:
+def test_columns_constant_at_another_value_than_zero_are_named_in_the_warning() -> None:
     rows = np.hstack([NORMAL, np.zeros((200, 1)), np.full((200, 7), 2.5)])
     (message,) = scale_warnings(rows)
     assert "X[:, 7] (mean 2.5, deviation 0)" in message
@@ -376,12 +378,12 @@ def test_columns_constant_at_another_value_than_zero_are_named() -> None:
 
 
 @pytest.mark.parametrize("value", [0.0, 3.0])
-def test_rows_that_are_all_the_same_are_an_error(value: float) -> None:
+def test_rows_that_are_all_the_same_raise_an_error(value: float) -> None:
     with pytest.raises(ValueError, match=r"4 columns .* 10 rows"):
         check_scale(np.full((10, 4), value))
 
 
-def test_a_warning_names_the_line_of_the_callers_caller_and_changes_no_rows() -> None:
+def test_a_warning_points_to_the_line_of_the_callers_caller_and_rows_stay_unchanged() -> None:
     def fit(rows: np.ndarray) -> None:
         check_scale(rows)
 
@@ -413,7 +415,7 @@ both_rows = pytest.mark.parametrize(
 
 
 @both_rows
-def test_other_rows_of_the_same_scale_are_not_warned_of(training: np.ndarray, others: np.ndarray) -> None:
+def test_other_rows_of_the_same_scale_give_no_warning(training: np.ndarray, others: np.ndarray) -> None:
     training_range = value_range(training, "none")
     assert training_range is not None
     warn_other_scale(others, training_range)
@@ -424,7 +426,7 @@ def test_other_rows_of_the_same_scale_are_not_warned_of(training: np.ndarray, ot
 
 @pytest.mark.parametrize("rows", [1, 3, 200])
 @both_rows
-def test_rows_of_another_scale_are_warned_of(training: np.ndarray, others: np.ndarray, rows: int) -> None:
+def test_rows_of_another_scale_give_a_warning(training: np.ndarray, others: np.ndarray, rows: int) -> None:
     training_range = value_range(training, "none")
     assert training_range is not None
     with pytest.warns(ScaleWarning, match=f"{training_range[1]:.3g}") as caught:
@@ -432,14 +434,14 @@ def test_rows_of_another_scale_are_warned_of(training: np.ndarray, others: np.nd
     assert [warning.filename for warning in caught] == [__file__]
 
 
-def test_images_that_cover_next_to_nothing_of_the_training_range_are_warned_of() -> None:
+def test_images_that_cover_a_tiny_part_of_the_training_range_give_a_warning() -> None:
     training, others = DIGITS
     with pytest.warns(ScaleWarning, match=r"to 0\.0039.* to 1:"):
         warn_other_scale(others / 255, (0.0, 1.0))
     warn_other_scale(np.zeros_like(training[:5]), (0.0, 1.0))  # blank ones are not of another scale
 
 
-def test_the_column_of_another_scale_is_named() -> None:
+def test_the_column_of_another_scale_is_named_in_the_warning() -> None:
     rows = NORMAL.copy()
     rows[:, 2] = 170 + 10 * rows[:, 2]
     training_range = value_range(NORMAL, "standardize")
@@ -452,12 +454,12 @@ def test_the_column_of_another_scale_is_named() -> None:
 
 
 @pytest.mark.parametrize("shift", [-1000, 1000])
-def test_rows_on_either_side_of_the_training_range_are_warned_of(shift: int) -> None:
+def test_rows_on_either_side_of_the_training_range_give_a_warning(shift: int) -> None:
     with pytest.warns(ScaleWarning, match=f"from {(NORMAL + shift).min():.3g} to".replace("+", r"\+")):
         warn_other_scale(NORMAL + shift, (-3.9, 3.1))
 
 
-def test_a_single_row_may_be_farther_off_than_many() -> None:
+def test_a_single_row_may_be_farther_outside_than_many() -> None:
     rows = np.full((20, 3), 6.0)  # five times the width of the range beyond it
     warn_other_scale(rows[:1], (0.0, 1.0))
     with pytest.warns(ScaleWarning, match="6"):
@@ -470,7 +472,7 @@ def test_the_range_includes_that_of_earlier_rows_and_whitened_rows_have_none() -
     assert value_range(NORMAL, "whiten") is None
 
 
-def test_fewer_rows_than_a_batch_are_warned_of() -> None:
+def test_fewer_rows_than_a_batch_give_a_warning() -> None:
     warn_few_rows(100, 100)
     with pytest.warns(UserWarning, match="99 rows .* 100.*batch_size=99") as caught:
         warn_few_rows(99, 100, stacklevel=1)

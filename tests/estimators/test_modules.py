@@ -230,7 +230,7 @@ class TestParameters:
             (gamma(nn.Linear(64, 10), 10), "Gamma"),
         ],
     )
-    def test_models_with_costs_of_their_own_raise_type_error(self, network, name):
+    def test_models_with_their_own_costs_raise_type_error(self, network, name):
         with pytest.raises(TypeError, match=name):
             classifier(network).fit(ROWS, PARTIAL)
 

@@ -265,7 +265,7 @@ def test_scales_of_zero_are_exact():
     assert_same_outputs(Ladder.from_sequential(network, input_shape=(2, 9, 9)), network, IMAGES)
 
 
-def test_a_channel_that_is_silent_on_the_given_rows_is_exact_on_others():
+def test_a_channel_that_is_zero_on_the_given_rows_is_exact_on_others():
     torch.manual_seed(0)
     network = nn.Sequential(nn.Conv2d(2, 4, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()).eval()
     with torch.no_grad():
@@ -334,7 +334,7 @@ def test_a_network_with_hooks_that_set_its_weights_can_be_converted(add_hook):
 # The ladder
 
 
-def test_settings_are_those_of_the_ladder():
+def test_settings_are_passed_to_the_ladder():
     network, rows = trained("dense")
     settings = {"noise": 0.1, "costs": (10, 1, 0.1, 0.1), "denoiser": "mlp"}
     one, same, other = (
@@ -386,7 +386,7 @@ def test_the_ladder_trains(name):
         (None, "linear"),
     ],
 )
-def test_activations_that_specs_have_no_name_for_have_one_with_their_parameter(activation, name):
+def test_activations_that_specs_cannot_express_have_their_parameter_in_their_name(activation, name):
     layers = [nn.Linear(6, 8), nn.BatchNorm1d(8), *([] if activation is None else [activation]), nn.Linear(8, 4)]
     ladder = Ladder.from_sequential(nn.Sequential(*layers)).eval()
     assert ladder.rungs[1].activation.name == name
@@ -416,7 +416,7 @@ def test_the_default_device_changes_nothing(name, with_rows):
 
 
 @pytest.mark.parametrize("name", ["normalized pooling", "nothing normalized"])
-def test_rows_are_taken_in_chunks_with_the_same_result(name, monkeypatch):
+def test_statistics_do_not_depend_on_the_chunks_of_rows(name, monkeypatch):
     network, rows = trained(name)
     expected = Ladder.from_sequential(network, rows.shape[1:], rows=rows, costs=0.0).state_dict()
     monkeypatch.setattr(ladder_module, "MAX_SINGLE_PASS_VALUES", 1)
@@ -490,7 +490,7 @@ def test_max_pooling_of_channels_with_a_negative_scale_raises_value_error():
         ([nn.Conv2d(3, 4, 3, padding=1)], (3, 3, 3), "(4, 3, 3)"),
     ],
 )
-def test_a_network_that_makes_no_ladder_raises_value_error(layers, shape, named):
+def test_a_network_that_cannot_become_a_ladder_raises_value_error(layers, shape, named):
     with pytest.raises(ValueError, match=re.escape(named)):
         Ladder.from_sequential(nn.Sequential(*layers), shape)
 

@@ -43,14 +43,14 @@ def test_denoiser_computes_its_formula(name, shape):
 
 @pytest.mark.parametrize("shape", SHAPES, ids=["dense", "maps"])
 @pytest.mark.parametrize("name", DENOISERS)
-def test_gradients_of_inputs_and_parameters_are_right(name, shape):
+def test_gradients_of_inputs_and_parameters_are_correct(name, shape):
     denoiser = random_denoiser(name, shape)
     inputs = (draw(shape, 1).requires_grad_(), draw(shape, 2).requires_grad_(), *denoiser.parameters())
     assert torch.autograd.gradcheck(lambda corrupted, above, *_: denoiser(corrupted, above), inputs)
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=["dense", "maps"])
-def test_gaussian_computes_the_same_in_the_form_for_compilers(shape, monkeypatch):
+def test_gaussian_computes_the_same_in_its_form_for_torch_compile(shape, monkeypatch):
     denoiser, corrupted, above = random_denoiser("gaussian", shape), draw(shape, 1), draw(shape, 2)
     denoised = [denoiser(corrupted, above)]
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)

@@ -434,7 +434,7 @@ def test_wrong_settings_raise_value_error_naming_the_setting(changes, named):
 
 @pytest.mark.parametrize("wrap", [lambda model: model, nn.Sequential, nn.DataParallel])
 @pytest.mark.parametrize("make", [lambda: Ladder((6,), [Dense(3)]), lambda: gamma(dense_network(), n_classes=3)])
-def test_a_network_with_costs_of_its_own_raises_type_error(make, wrap):
+def test_a_network_with_its_own_costs_raises_type_error(make, wrap):
     model = make()
     with pytest.raises(TypeError, match=type(model).__name__):
         gamma(wrap(model), n_classes=3)
@@ -446,7 +446,7 @@ def test_a_network_that_ends_in_softmax_raises_value_error(softmax):
         gamma(nn.Sequential(nn.Linear(4, 3), softmax), n_classes=3)
 
 
-def test_a_network_that_returns_no_tensor_raises_type_error():
+def test_a_network_that_does_not_return_a_tensor_raises_type_error():
     with pytest.raises(TypeError, match="returns tuple"):
         gamma(Function(lambda _, x: (x, x)), n_classes=6)(UNLABELED)
 
@@ -479,7 +479,7 @@ def test_without_an_example_the_network_does_not_run_before_the_first_call():
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_rows_that_are_no_tensor_raise_type_error_in_every_method():
+def test_rows_that_are_not_a_tensor_raise_type_error_in_every_method():
     model, rows = gamma(dense_network(), n_classes=3), UNLABELED.numpy()
     for call in (
         model,
@@ -493,7 +493,7 @@ def test_rows_that_are_no_tensor_raise_type_error_in_every_method():
             call(rows)
 
 
-def test_rows_are_given_to_the_network_as_they_are():
+def test_rows_are_given_to_the_network_unchanged():
     def channels_last(network: nn.Module, x: Tensor) -> Tensor:
         return network.rest(x.movedim(-1, 1) / 255)
 

@@ -142,7 +142,7 @@ BUFFERS = {"calibrated": ()} | {
 
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("costs", COSTS)
-def test_parameters_are_those_that_the_costs_need_under_their_settled_names(costs, task):
+def test_a_ladder_has_only_the_parameters_that_its_costs_need_with_stable_names(costs, task):
     ladder = small_ladder(costs=COSTS[costs], task=task)
     assert {name: tuple(p.shape) for name, p in ladder.named_parameters()} == ENCODER | DECODERS[costs]
     assert {name: tuple(b.shape) for name, b in ladder.named_buffers()} == BUFFERS
@@ -173,7 +173,7 @@ def test_scales_start_at_one_and_biases_at_zero():
             assert torch.equal(parameter, torch.zeros_like(parameter))
 
 
-def test_first_weights_are_normal_with_deviation_one_over_the_root_of_their_inputs():
+def test_initial_weights_are_normal_with_deviation_one_over_the_root_of_their_inputs():
     units = (400, 300, 200, 100)
     ladder = small_ladder(input_shape=units[:1], rungs=[Dense(count) for count in units[1:]])
     parameters = dict(ladder.named_parameters())
@@ -187,7 +187,7 @@ def test_first_weights_are_normal_with_deviation_one_over_the_root_of_their_inpu
             assert np.abs(values).max() > 3.2, (level, name)
 
 
-def test_the_generator_determines_the_first_weights():
+def test_the_generator_determines_the_initial_weights():
     assert_same_state(small_ladder(), small_ladder())
     other = Ladder((6,), [Dense(5), Dense(4), Dense(3)], costs=1, generator=torch.Generator().manual_seed(1))
     assert not torch.equal(other.rungs[1].weight, small_ladder().rungs[1].weight)

@@ -117,7 +117,7 @@ RUNGS = [
 
 
 @pytest.mark.parametrize("spec", RUNGS, ids=rung_text)
-def test_a_rung_maps_up_and_down_like_the_oracle_for_maps_of_any_size(spec):
+def test_encoder_and_decoder_operations_agree_with_the_oracle_for_maps_of_any_size(spec):
     rng = np.random.default_rng(0)
     for below in [*((2, side, 4 + side % 3) for side in range(4, 10)), (2, 12, 4), (2, 4, 12)]:
         layer = LAYERS[spec.kind](spec, below)
@@ -204,10 +204,10 @@ def test_members_may_differ_in_noise_and_costs():
     assert costs.total[1] > 2 * costs.total[0]
 
 
-# First values, names and silent channels
+# Initial values, names and channels of zeros
 
 
-def test_first_kernels_are_uniform_with_deviation_one_over_the_root_of_their_inputs():
+def test_initial_kernels_are_uniform_with_deviation_one_over_the_root_of_their_inputs():
     generator = torch.Generator().manual_seed(0)
     ladder = Ladder((20, 9, 9), [Conv(30, 3), MaxPool(2), Dense(2)], costs=(1, 1, 1, 1), generator=generator)
     for weight, inputs in ((ladder.rungs[1].weight, 20 * 9), (ladder.rungs[1].back.weight, 30 * 9)):
@@ -217,7 +217,7 @@ def test_first_kernels_are_uniform_with_deviation_one_over_the_root_of_their_inp
         assert (values**4).mean() == pytest.approx(1.8, abs=0.05)  # kurtosis: 1.8 if uniform, 3 if normal
 
 
-def test_parameters_on_maps_have_the_settled_names_and_shapes():
+def test_parameters_on_maps_have_stable_names_and_shapes():
     rungs = [Conv(4, 3, padding="full"), MaxPool(2), Dense(5), Dense(3)]
     ladder = Ladder((2, 7, 7), rungs, costs=(1, 1, 1, 1, 1))
     assert {name: tuple(p.shape) for name, p in ladder.named_parameters()} == {
@@ -241,15 +241,15 @@ def test_parameters_on_maps_have_the_settled_names_and_shapes():
     assert buffers == {"rungs.2.mean": (4,), "rungs.2.deviation": (4,)}
 
 
-@pytest.mark.parametrize("silent", [False, True])
-def test_a_silent_channel_does_not_make_the_cost_of_a_pooling_rung_explode(silent: bool):
+@pytest.mark.parametrize("zero", [False, True])
+def test_a_channel_of_zeros_does_not_make_the_cost_of_a_pooling_rung_explode(zero: bool):
     generator = torch.Generator().manual_seed(0)
     rungs = [Conv(4, 3), MaxPool(2), GlobalMeanPool(), Dense(3)]
     ladder = Ladder((1, 8, 8), rungs, costs=(1, 1, 1, 1, 1), generator=generator)
     with torch.no_grad():
         for rung in ladder.rungs:
             rung.denoiser.a[9] = 0.5  # ẑ is not zero
-        if silent:
+        if zero:
             ladder.rungs[1].beta[2] = -100.0
     rows = torch.rand(20, 1, 8, 8, generator=generator)
     noise = [torch.randn(26, *shape, generator=generator) for shape in ladder.shapes]

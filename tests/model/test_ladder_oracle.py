@@ -238,7 +238,7 @@ def test_calibrated_statistics_are_part_of_the_state_dict():
 # The order of the noise
 
 
-def test_noise_is_scaled_by_the_deviations_of_the_ladder_and_holds_the_labeled_rows_first():
+def test_noise_is_scaled_by_the_deviations_of_the_ladder_and_has_the_labeled_rows_first():
     both = compare(dense(), unlabeled=9, labeled=4)
     ladder = both.ladder()
     costs = both.torch_costs(ladder)

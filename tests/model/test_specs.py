@@ -89,7 +89,7 @@ def test_options_may_stand_in_any_order_and_may_repeat_defaults():
         ("conv 0 3", ["Conv", "features=0"]),
     ],
 )
-def test_a_text_that_is_no_rung_raises_value_error_with_the_choices(text, named):
+def test_a_text_that_is_not_a_rung_raises_value_error_with_the_choices(text, named):
     with pytest.raises(ValueError, match=re.escape(named[0])) as caught:
         parse_rung(text)
     assert all(name in str(caught.value) for name in named)
@@ -130,7 +130,7 @@ def test_a_field_with_a_wrong_value_raises_value_error_with_the_choices(make, na
         make()
 
 
-def test_names_in_the_types_are_those_implemented():
+def test_the_literal_types_contain_the_implemented_names():
     assert get_args(ActivationName) == tuple(ACTIVATIONS)
     assert get_args(DenoiserName) == tuple(DENOISERS)
 

@@ -90,7 +90,7 @@ def test_conv_pool_cnn_c_has_the_layers_of_its_paper():
     assert conv_pool_cnn_c(outputs=7, channels=1).eval()(torch.rand(2, 1, 32, 32)).shape == (2, 7)
 
 
-def test_conv_pool_cnn_c_keeps_signals_at_one_scale_with_its_first_weights():
+def test_conv_pool_cnn_c_keeps_signals_at_one_scale_with_its_initial_weights():
     torch.manual_seed(0)
     x, deviations = torch.randn(4, 3, 32, 32), []
     for layer in conv_pool_cnn_c().eval():

@@ -56,13 +56,13 @@ def test_every_experiment_is_in_the_column_of_its_number_of_labels(table: Table)
     ],
     ids=lambda value: getattr(value, "name", ""),
 )
-def test_published_figures_are_those_of_the_printed_table(table: Table, figures: str) -> None:
+def test_published_errors_are_those_of_the_printed_table(table: Table, figures: str) -> None:
     published = [each.published for each in table.experiments if each.published]
     found = [value for each in published for value in (each.mean, each.deviation) if value is not None]
     assert found == [float(figure) for figure in figures.split()]
 
 
-def test_quoted_rows_name_their_source_and_hold_figures_alone() -> None:
+def test_quoted_rows_name_their_source_and_contain_only_numbers() -> None:
     rows = [(title, cells) for table in TABLES for title, cells in table.rows.items()]
     quoted = [cells for title, cells in rows if "(quoted: " in title]
     assert (len(quoted), len(rows)) == (13, 39)
@@ -95,7 +95,7 @@ def test_quoted_rows_name_their_source_and_hold_figures_alone() -> None:
         ("table4/g4/1000", (2000, 20, 0.1, 0.1, 0.1, 0.1, 0.1), (0.3, 0.3)),
     ],
 )
-def test_costs_and_noise_are_those_behind_the_figure(
+def test_costs_and_noise_are_those_of_the_published_error(
     name: str, costs: tuple[float, ...], noise: tuple[float, float]
 ) -> None:
     recipe = BY_NAME[name].recipe
@@ -176,7 +176,7 @@ def test_statistics_of_the_labeled_rows_need_equally_many_of_them_in_an_ensemble
     assert few.ensemble_key != many.ensemble_key
 
 
-def test_an_experiment_is_judged_by_its_held_out_rows_if_there_are_any() -> None:
+def test_an_experiment_is_measured_on_its_held_out_rows_if_there_are_any() -> None:
     assert Experiment("a", 100, Recipe()).error_field == "test_error"
     assert Experiment("a", 100, Recipe(), validation=10).error_field == "validation_error"
 

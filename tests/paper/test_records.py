@@ -70,7 +70,7 @@ def test_records_of_benchmarks_are_ignored(record: dict[str, Any]) -> None:
     assert Records([record])._members == {}
 
 
-def test_a_recipe_of_which_only_the_differences_are_recorded_is_the_same(make_record) -> None:
+def test_settings_missing_in_a_record_have_their_default(make_record) -> None:
     recipe = make_record(EXPERIMENT)["recipe"]
     record = make_record(EXPERIMENT, recipe={name: recipe[name] for name in ("costs", "noise")})
     assert record_key(record) == EXPERIMENT.key

@@ -56,7 +56,7 @@ def test_the_committed_tables_are_those_of_the_committed_records() -> None:
         assert text == fill(text, tables), f"{page} is out of date: run `make tables` and commit what it writes"
 
 
-def test_the_page_of_results_has_every_table_and_its_figures_exist() -> None:
+def test_the_results_page_has_every_table_and_its_figures_exist() -> None:
     text = (ROOT / "results" / "README.md").read_text()
     assert set(MARKER.findall(text)) == set(all_tables(Records())) - set(SUMMARIES)
     figures = re.findall(r"\]\((\w+\.svg)\)", text)
@@ -64,7 +64,7 @@ def test_the_page_of_results_has_every_table_and_its_figures_exist() -> None:
     assert all((ROOT / "results" / figure).exists() for figure in figures)
 
 
-def test_the_page_of_results_names_every_experiment_whose_settings_were_chosen_here() -> None:
+def test_the_results_page_names_every_experiment_whose_settings_were_chosen_here() -> None:
     text = (ROOT / "results" / "README.md").read_text().partition("\n## ")[0]
     chosen = {each.name for table in TABLES[:-1] for each in table.experiments if each.published is None}
     assert len(chosen) == 6
@@ -137,14 +137,14 @@ def test_all_hardware_is_named_with_its_number_of_members(make_record) -> None:
     assert details("table1/full/1000", records)[-2:] == ["10.0", "a GPU (9 of 10); a CPU (1 of 10)"]
 
 
-def test_quoted_figures_are_marked_and_have_the_printed_digits() -> None:
+def test_quoted_errors_are_marked_and_have_the_printed_digits() -> None:
     tables = all_tables(Records())
     assert "| *DGN* (quoted: Kingma et al. 2014) | *3.33 ± 0.14* | *2.40 ± 0.02* | *0.96* |" in tables["table1"]
     assert "| *16.86* | *5.73* | *1.5* |" in tables["table1"]
     assert "| *31.9* |  |" in tables["table3"]
 
 
-def test_an_experiment_without_a_published_figure_is_compared_with_another_one(make_record) -> None:
+def test_an_experiment_without_a_published_error_is_compared_with_another_one(make_record) -> None:
     baseline, attached = BY_NAME["table1/baseline/100"], BY_NAME["appendix/rung3/100"]
     records = [make_record(baseline, seed, error) for seed, error in enumerate((20.0, 21.0, 22.0))]
     records += [make_record(attached, seed, error) for seed, error in enumerate((20.5, 21.0, 21.9))]
@@ -196,7 +196,7 @@ def test_a_single_run_is_compared_with_the_deviation_of_the_other_side() -> None
         (Summary(0.30, 0.0, 3), Summary(0.36, 0.0, 3), "better"),
     ],
 )
-def test_a_verdict_is_a_difference_that_chance_seldom_makes(
+def test_a_verdict_needs_a_difference_that_is_unlikely_by_chance(
     measured: Summary, published: Summary, expected: Verdict, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     experiment = replace(BY_NAME["table1/full/100"], published=published)

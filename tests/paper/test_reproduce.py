@@ -172,7 +172,7 @@ def assert_same_members(together: Path, alone: Path) -> None:
             assert one[name] == pytest.approx(other[name], abs=TWO_TEST_ROWS)
 
 
-def test_neighboring_experiments_train_in_one_ensemble_and_learn_what_they_would_alone(output: Path) -> None:
+def test_neighboring_experiments_train_in_one_ensemble_with_the_same_results_as_alone(output: Path) -> None:
     experiments = [with_labels(labels) for labels in (50, 100, "all")]
     assert measure(output, *experiments).measured == 6
     assert columns(output, "members") == [(4,)] * 4 + [(2,)] * 2
@@ -237,7 +237,7 @@ def test_ctrl_c_before_the_first_epoch_leaves_no_record(output: Path, monkeypatc
     assert not output.exists()
 
 
-def test_a_resumed_member_learns_what_it_would_have_learned_and_says_when_it_was_resumed(
+def test_a_resumed_member_has_the_same_result_and_its_record_says_when_it_was_resumed(
     output: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     experiment = replace(EXPERIMENT, recipe=replace(QUICK, epochs=4))
@@ -316,7 +316,7 @@ def test_an_ensemble_that_fails_is_named_with_its_reason_and_the_next_one_is_mea
     assert (outcome.measured, outcome.finished_before) == (1, 0)
 
 
-def test_data_that_are_missing_stop_their_experiments_alone(output: Path) -> None:
+def test_missing_data_stop_only_their_experiments(output: Path) -> None:
     absent = replace(EXPERIMENT, name="table0/absent/50", data="mnist")
     outcome = measure(output, absent, replace(EXPERIMENT, seeds=1), data_dir=output.parent)
     assert list(outcome.failures) == ["table0/absent/50"]
