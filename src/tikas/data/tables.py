@@ -240,7 +240,7 @@ def _listed(names: Sequence[str], separator: str = ", ") -> str:
 
 
 def _feature_values(path: Path, frame: pd.DataFrame, names: Sequence[str]) -> NDArray[np.float64]:
-    """Return the features as numbers; raise ValueError if there are other cells, with one of each column."""
+    """Return the features as numbers; otherwise raise ValueError with the first wrong cell of each column."""
     values = np.stack([_as_numbers(frame[column]) for column in frame], axis=1)
     wrong = np.isnan(values)
     problems = {}
@@ -276,7 +276,7 @@ def _target_values(path: Path, texts: pd.Series) -> NDArray[np.float64]:
 
 
 def _target_labels(texts: pd.Series, classes: Collection[Any] = ()) -> Array:
-    """Return labels, None where unlabeled: integers, or floats if any has a fraction, or strings if any is text."""
+    """Return labels, None where unlabeled: all integers, or all floats (one with a fraction), or else strings."""
     labeled = ~texts.isin(set(UNLABELED) - set(classes)).to_numpy()
     given = texts[labeled]
     numbers = pd.to_numeric(given, errors="coerce").astype(float)

@@ -50,7 +50,7 @@ MAX_CHUNK_VALUES = 2**25
 MAX_CHUNK_ROWS, MAX_CHUNK_IMAGES = 4096, 1024
 """Largest number of rows in a chunk: for dense ladders, and for other models, whose maps may be large."""
 MIN_GPU_PRODUCTS = 10**11
-"""Dense ladders predict on a GPU if it takes at least so many multiplications: seconds on a CPU in double precision."""
+"""Dense ladders predict on a GPU from this number of multiplications on: seconds on a CPU, in double precision."""
 MAX_COMPARED_ROWS = 1000
 """Largest number of rows to predict (evenly spread) whose range is compared with that of the training rows."""
 

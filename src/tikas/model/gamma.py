@@ -149,7 +149,7 @@ class Gamma(nn.Module):
             raise ValueError(f"n_classes={n_classes!r}: expected at least 2.")
         noises, (weight,) = as_floats("noise", noise), as_floats("cost", cost)
         if len(noises) > 2:
-            raise ValueError(f"noise={noise!r}: expected one or two: for the input, and for all noise after it.")
+            raise ValueError(f"noise={noise!r}: expected one value, or two: for the input, and for all noise after it.")
         self.task: Task = "classification"
         self.noise = noises[0]
         self.network = network

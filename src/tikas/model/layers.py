@@ -1,5 +1,4 @@
-"""The modules built from rung specs: each level's encoder operation, normalization, noise, activation and decoder
-operation.
+"""The modules built from rung specs: encoder and decoder operation, normalization, noise and activation of a level.
 
 A single ladder and a packed ensemble run the same code: see `tikas.model.normalization` for the shapes.
 """
@@ -276,8 +275,8 @@ class DenseRung(NormalizedRung):
 def convolve(x: Tensor, weight: Tensor, zeros: tuple[int, int], stride: int = 1) -> Tensor:
     """Convolve maps ``(*members, rows, channels, height, width)`` with each member's own kernels.
 
-    `weight` is ``(*members, channels out, channels in, kernel, kernel)``; `zeros` are their numbers before and after
-    each side. Members become groups of one convolution.
+    `weight` is ``(*members, channels out, channels in, kernel, kernel)``; `zeros` are the numbers of zeros before
+    and after each side. Members become groups of one convolution.
     """
     before, after = zeros
     members = weight.shape[:-4]
