@@ -19,6 +19,7 @@ from oracle import (
 )
 from oracle import Costs as NumpyCosts
 from tikas import Conv, Costs, Dense, GlobalMeanPool, Ladder, MaxPool, MeanPool
+from tikas.model.gamma import Gamma
 
 TASKS = ["classification", "regression"]
 COSTS = {
@@ -181,3 +182,26 @@ def assert_same_gradients(found: Parameters, expected: Parameters, relative: flo
         scale = np.abs(gradient).max()
         assert scale > 1e-4, f"{name} is not tested: its gradient vanishes"
         np.testing.assert_allclose(found[name], gradient, rtol=0, atol=relative * scale, err_msg=name)
+
+
+def assert_compiled_once_for_all_sizes(model: Ladder | Gamma, shape: tuple[int, ...]) -> None:
+    """Compile the costs, with noise drawn inside, for one size of batches, and then once more for all others."""
+    graphs = []
+
+    def backend(graph: torch.fx.GraphModule, _: list[torch.Tensor]) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    torch.compiler.reset()
+    compiled = torch.compile(model.costs, fullgraph=True, backend=backend)
+    for unlabeled, labeled in ((40, 20), (37, 18), (16, 30), (50, 16)):
+        batch = torch.rand(unlabeled, *shape), torch.rand(labeled, *shape), torch.arange(labeled) % 3
+        results = []
+        for costs_of in (compiled, model.costs):
+            model.zero_grad()
+            torch.manual_seed(unlabeled)
+            costs = costs_of(*batch)
+            costs.total.backward()
+            results.append([costs.total.detach(), *(parameter.grad.clone() for parameter in model.parameters())])
+        torch.testing.assert_close(*results, rtol=1e-4, atol=1e-5)
+    assert len(graphs) == 2

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
+from comparison import assert_compiled_once_for_all_sizes
 from tikas import Dense, Ladder, gamma
 from tikas.model.gamma import Gamma
 from tikas.model.normalization import calibrate_running_statistics, frozen_running_statistics
@@ -383,6 +384,22 @@ def test_frozen_layers_keep_their_statistics():
     torch.testing.assert_close(network[0].running_mean, UNLABELED.mean(0))
 
 
+def test_frozen_layers_without_statistics_raise_runtime_error_naming_the_layer():
+    network = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Linear(5, 3))
+    model = gamma(network, n_classes=3)
+    network.eval()  # the network alone: a mistake for model.eval()
+    for use in (model.costs, model.calibrate):
+        with pytest.raises(RuntimeError, match="BatchNorm1d layer '1'"):
+            use(UNLABELED)
+    assert model.eval().calibrate(UNLABELED).train().costs(UNLABELED).total.isfinite()
+
+
+def test_costs_in_eval_mode_raise_runtime_error_naming_train():
+    model = gamma(dense_network(), n_classes=3).calibrate(UNLABELED).eval()
+    with pytest.raises(RuntimeError, match=r"Gamma is in eval mode: call train\(\)"):
+        model.costs(UNLABELED)
+
+
 def test_a_layer_called_twice_and_by_keyword_is_calibrated_with_both_inputs():
     def score(network: nn.Module, x: Tensor) -> Tensor:
         return network.head(input=network.norm(input=x) + network.norm(x + 2))
@@ -557,7 +574,7 @@ def test_a_copied_model_computes_the_same_and_shares_nothing(copy, tmp_path):
     other = copy(model, tmp_path)
     assert torch.equal(model(IMAGES), other(IMAGES))
     noise = model.draw_noise(IMAGES, 10)
-    one, two = (each.costs(IMAGES, noise=noise) for each in (model, other))
+    one, two = (each.train().costs(IMAGES, noise=noise) for each in (model, other))
     assert torch.equal(one.total, two.total)
     with torch.no_grad():
         other.network.head.weight.zero_()
@@ -589,6 +606,19 @@ def test_compiled_costs_are_one_graph_and_equal_the_eager_ones():
         results.append([costs.total.detach()] + [parameter.grad.clone() for parameter in model.parameters()])
     torch.testing.assert_close(*results, rtol=1e-4, atol=1e-5)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("network", "shape"),
+    [
+        (nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 3)), (6,)),
+        (nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 3)), (3, 8, 8)),
+    ],
+    ids=["dense", "convolutional"],
+)
+def test_costs_are_compiled_once_for_all_sizes_after_the_first(network, shape):
+    assert_compiled_once_for_all_sizes(gamma(network, n_classes=3), shape)
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -10,7 +10,7 @@ import torch
 from sklearn.datasets import load_digits
 from torch import Tensor
 
-from comparison import COSTS, TASKS
+from comparison import COSTS, TASKS, assert_compiled_once_for_all_sizes
 from tikas import Conv, Dense, GlobalMeanPool, Ladder, MaxPool, MeanPool
 from tikas.model import ladder as ladder_module
 from tikas.model.ladder import squared_distance
@@ -353,6 +353,11 @@ def test_labeled_rows_without_targets_raise_value_error():
         small_ladder().costs(UNLABELED, LABELED)
 
 
+def test_costs_in_eval_mode_raise_runtime_error_naming_train():
+    with pytest.raises(RuntimeError, match=r"Ladder is in eval mode: call train\(\)"):
+        small_ladder().eval().costs(UNLABELED)
+
+
 # Costs and reconstructions
 
 
@@ -525,7 +530,7 @@ def test_a_copied_ladder_computes_the_same(copy):
     ladder, other = small_ladder().calibrate(UNLABELED).eval(), copy(small_ladder().calibrate(UNLABELED).eval())
     assert_same_state(ladder, other)
     assert torch.equal(ladder(LABELED), other(LABELED))
-    one, two = (each.costs(UNLABELED, LABELED, TARGETS, noise=noise_for(21)) for each in (ladder, other))
+    one, two = (each.train().costs(UNLABELED, LABELED, TARGETS, noise=noise_for(21)) for each in (ladder, other))
     assert torch.equal(one.total, two.total)
 
 
@@ -576,6 +581,16 @@ def test_a_calibrated_ladder_can_be_exported():
     ladder = small_ladder().calibrate(UNLABELED).eval()
     exported = torch.export.export(ladder, (UNLABELED,)).module()
     torch.testing.assert_close(exported(UNLABELED), ladder(UNLABELED))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "ladder",
+    [small_ladder(), Ladder((2, 8, 8), [Conv(3, 3), MaxPool(2), Dense(3)], costs=(1, 1, 0, 0))],
+    ids=["dense", "convolutional"],
+)
+def test_costs_are_compiled_once_for_all_sizes_after_the_first(ladder):
+    assert_compiled_once_for_all_sizes(ladder, ladder.shapes[0])
 
 
 # A training loop

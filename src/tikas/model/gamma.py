@@ -16,6 +16,7 @@ from tikas.model.ladder import (
     as_floats,
     check_targets,
     check_tensor,
+    check_training_mode,
     check_two_rows,
     squared_distance,
     supervised_cost,
@@ -25,6 +26,7 @@ from tikas.model.normalization import (
     BatchNorm,
     Moments,
     calibrate_running_statistics,
+    check_frozen_statistics,
     eval_mode,
     frozen_running_statistics,
     normalize,
@@ -220,6 +222,8 @@ class Gamma(nn.Module):
         >>> bool(torch.isclose(costs.total, costs.supervised + 2.0 * costs.denoising[0]))
         True
         """
+        check_training_mode(self)
+        check_frozen_statistics(self.network)
         check_tensor(unlabeled)
         if self._top.cost:
             check_two_rows(len(unlabeled), "unlabeled rows")
@@ -301,7 +305,7 @@ class Gamma(nn.Module):
         """
         dtype = self._top.mean.dtype
         return [
-            torch.randn(count, *shape, generator=generator, dtype=dtype, device=rows.device)
+            torch.empty(count, *shape, dtype=dtype, device=rows.device).normal_(generator=generator)
             for shape in self._find_shapes(rows)
         ]
 
@@ -392,6 +396,8 @@ class Gamma(nn.Module):
         """
         check_tensor(x)
         check_two_rows(len(x))
+        if self.training:
+            check_frozen_statistics(self.network)
         frozen = {layer for layer in self.network.modules() if self.training and not layer.training}
         chunks = x.split(chunk or CHUNK_ROWS)
         with eval_mode(self.network):

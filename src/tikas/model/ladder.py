@@ -272,6 +272,7 @@ class Ladder(nn.Module):
         >>> bool(torch.isclose(costs.total, weighted))
         True
         """
+        check_training_mode(self)
         dim = row_dim(self.shapes[0])
         self._check_rows(unlabeled)
         if self.cost_levels:
@@ -525,10 +526,8 @@ class Ladder(nn.Module):
         [(8, 4), (8, 5), (8, 3)]
         """
         members = rows.shape[: row_dim(self.shapes[0])]
-        return [
-            torch.randn(*members, count, *shape, generator=generator, dtype=rows.dtype, device=rows.device)
-            for shape in self.shapes
-        ]
+        # Not torch.randn with a generator, which torch.compile cannot trace for a number of rows that varies.
+        return [rows.new_empty(*members, count, *shape).normal_(generator=generator) for shape in self.shapes]
 
     @classmethod
     def from_sequential(
@@ -736,6 +735,15 @@ def check_rows(x: Tensor, shape: tuple[int, ...], member_dims: int = 0, dtype: t
         raise TypeError(
             f"Got rows of dtype {x.dtype}, but this ladder computes in {dtype}. Use x.to({dtype}), and divide pixels "
             "by 255."
+        )
+
+
+def check_training_mode(model: nn.Module) -> None:
+    """Raise RuntimeError in eval mode, where a network that `gamma` wraps would compute other costs without notice."""
+    if not model.training:
+        raise RuntimeError(
+            f"costs needs training mode, but this {type(model).__name__} is in eval mode: call train() first. For the "
+            "costs of validation rows, call train() too, and use torch.no_grad()."
         )
 
 

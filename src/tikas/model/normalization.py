@@ -201,6 +201,25 @@ def _tracking_layers(network: nn.Module) -> list[BatchNorm]:
     return [layer for layer in network.modules() if isinstance(layer, BatchNorm) and layer.track_running_stats]
 
 
+def check_frozen_statistics(network: nn.Module) -> None:
+    """Raise RuntimeError for a frozen BatchNorm layer, one in eval mode, that still has its initial statistics.
+
+    A user who calls ``network.eval()`` and not ``model.eval()`` freezes all layers, before anything has set them.
+    """
+    if torch.compiler.is_compiling():  # a compiler cannot look at values
+        return
+    for name, layer in network.named_modules():
+        if layer.training or not isinstance(layer, BatchNorm) or not layer.track_running_stats:
+            continue
+        assert layer.running_mean is not None
+        assert layer.running_var is not None
+        if not layer.running_mean.any() and bool((layer.running_var == 1).all()):
+            raise RuntimeError(
+                f"The {type(layer).__name__} layer {name!r} is in eval mode, but its running statistics were never "
+                "set. Call train() on the model. A layer that stays frozen needs statistics, as pretrained ones have."
+            )
+
+
 def _set_running_statistics(layer: BatchNorm, moments: Moments) -> None:
     assert layer.running_mean is not None
     assert layer.running_var is not None
