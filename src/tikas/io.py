@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from functools import lru_cache
 from math import inf, isfinite, prod
 from pathlib import Path
 from typing import Any
@@ -115,6 +116,100 @@ def load(path: str | Path) -> LadderClassifier | LadderRegressor:
         raise ModelFileError(
             f"{path} is damaged, or not a model that this version of tikas can read ({reason}). Save the model again."
         ) from error
+
+
+class Predictor:
+    """Predicts batches of rows with a saved model, in as many processes as a cluster has.
+
+    A Predictor is pickled as the path of its file. Each process reads the file once, with its first batch, and again if
+    the file has changed.
+
+    Parameters
+    ----------
+    path : str or Path
+        A model file, on storage that all processes can read.
+    probabilities : bool, default=False
+        Whether to add a column ``probability:CLASS`` for each class of a classifier.
+    keep : sequence of str, default=()
+        Columns to copy to the result, such as the key of each row.
+
+    Raises
+    ------
+    FileNotFoundError
+        If the file does not exist.
+    ModelFileError
+        With the first batch, if the file is damaged or not a model of tikas.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from tikas import LadderClassifier
+    >>> from tikas.io import Predictor
+    >>> X, y = [[0.0], [0.1], [0.9], [1.0]] * 10, ["low", None, None, "high"] * 10
+    >>> classifier = LadderClassifier((8,), costs=1.0, epochs=50, batch_size=20, random_state=0).fit(X, y)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     predictor = Predictor(classifier.save(folder + "/model.safetensors"), keep=["id"])
+    ...     predicted = predictor({"id": np.array([7, 8]), "value": np.array([0.05, 0.95])})
+    >>> list(predicted), predicted["prediction"].tolist()
+    (['id', 'prediction', 'probability'], ['low', 'high'])
+    """
+
+    def __init__(self, path: str | Path, *, probabilities: bool = False, keep: Sequence[str] = ()) -> None:
+        self.path = Path(path).resolve(strict=True)
+        self.probabilities = probabilities
+        self.keep = list(keep)
+
+    def __call__(self, batch: Any) -> Any:
+        """Return the predictions of a batch.
+
+        Parameters
+        ----------
+        batch : dict of arrays, DataFrame, or iterator of either
+            The columns that the model knows by name, and any others. If it was fitted without names, all columns but
+            `keep` are its features in this order; a single column may hold a whole row or image in each cell.
+
+        Returns
+        -------
+        dict of arrays, DataFrame, or iterator of either
+            Like `batch`, with the same index: the columns `keep`, ``prediction``, and of a classifier ``probability``,
+            the predicted class's, and on request ``probability:CLASS``.
+        """
+        if isinstance(batch, Iterator):
+            return map(self, batch)
+        model = _load_once(self.path, self.path.stat().st_mtime_ns)
+        columns = {name: np.asarray(batch[name]) for name in self.keep}
+        columns |= _predict_columns(model, _features(model, batch, self.keep), probabilities=self.probabilities)
+        return columns if isinstance(batch, Mapping) else type(batch)(columns, index=batch.index)
+
+
+@lru_cache(maxsize=4)
+def _load_once(path: Path, modified: int) -> LadderClassifier | LadderRegressor:  # noqa: ARG001
+    """Load a model once in each process: a cluster may unpickle a Predictor again for every batch."""
+    return load(path)
+
+
+def _features(model: LadderEstimator, batch: Any, leave_out: Sequence[str]) -> Any:
+    """Return the rows of a batch as `predict` takes them."""
+    if hasattr(model, "feature_names_in_"):
+        import pandas as pd
+
+        return pd.DataFrame({name: batch[name] for name in model.feature_names_in_})
+    columns = [np.asarray(batch[name]) for name in batch if name not in leave_out]
+    if len(columns) > 1:
+        return np.column_stack(columns)
+    rows = np.array(list(columns[0]))  # a value, a whole row or an image in each cell
+    return rows if rows.ndim > 1 else rows[:, np.newaxis]
+
+
+def _predict_columns(model: Any, rows: Any, *, probabilities: bool) -> dict[str, NDArray[Any]]:
+    """Return the columns of the predictions; of an empty batch too, which an estimator does not take."""
+    if model.task == "regression":
+        return {"prediction": model.predict(rows) if len(rows) else np.empty(0)}
+    scores = model.predict_proba(rows) if len(rows) else np.empty((0, len(model.classes_)))
+    columns = {"prediction": model.classes_[scores.argmax(1)], "probability": scores.max(1)}
+    if probabilities:
+        columns |= {f"probability:{name}": column for name, column in zip(model.classes_, scores.T, strict=True)}
+    return columns
 
 
 def _restore(tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> LadderClassifier | LadderRegressor:
