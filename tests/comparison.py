@@ -205,3 +205,13 @@ def assert_compiled_once_for_all_sizes(model: Ladder | Gamma, shape: tuple[int, 
             results.append([costs.total.detach(), *(parameter.grad.clone() for parameter in model.parameters())])
         torch.testing.assert_close(*results, rtol=1e-4, atol=1e-5)
     assert len(graphs) == 2
+
+
+def assert_compiled_eval_mode_needs_calibration(model: Ladder | Gamma, rows: torch.Tensor) -> None:
+    torch.compiler.reset()
+    compiled = torch.compile(model.eval(), backend="eager")
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match=r"calibrate\(rows\)"):
+            compiled(rows)
+    model.calibrate(rows)
+    torch.testing.assert_close(compiled(rows), model(rows))

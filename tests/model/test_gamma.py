@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
-from comparison import assert_compiled_once_for_all_sizes
+from comparison import assert_compiled_eval_mode_needs_calibration, assert_compiled_once_for_all_sizes
 from tikas import Dense, Ladder, gamma
 from tikas.model.gamma import Gamma
 from tikas.model.normalization import calibrate_running_statistics, frozen_running_statistics
@@ -619,6 +619,11 @@ def test_compiled_costs_are_one_graph_and_equal_the_eager_ones():
 )
 def test_costs_are_compiled_once_for_all_sizes_after_the_first(network, shape):
     assert_compiled_once_for_all_sizes(gamma(network, n_classes=3), shape)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_compiled_model_without_calibration_raises_runtime_error_naming_calibrate():
+    assert_compiled_eval_mode_needs_calibration(gamma(dense_network(), n_classes=3), UNLABELED)
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -10,7 +10,12 @@ import torch
 from sklearn.datasets import load_digits
 from torch import Tensor
 
-from comparison import COSTS, TASKS, assert_compiled_once_for_all_sizes
+from comparison import (
+    COSTS,
+    TASKS,
+    assert_compiled_eval_mode_needs_calibration,
+    assert_compiled_once_for_all_sizes,
+)
 from tikas import Conv, Dense, GlobalMeanPool, Ladder, MaxPool, MeanPool
 from tikas.model import ladder as ladder_module
 from tikas.model.ladder import squared_distance
@@ -591,6 +596,11 @@ def test_a_calibrated_ladder_can_be_exported():
 )
 def test_costs_are_compiled_once_for_all_sizes_after_the_first(ladder):
     assert_compiled_once_for_all_sizes(ladder, ladder.shapes[0])
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_compiled_ladder_without_calibration_raises_runtime_error_naming_calibrate():
+    assert_compiled_eval_mode_needs_calibration(small_ladder(), UNLABELED)
 
 
 # A training loop

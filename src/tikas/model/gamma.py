@@ -18,6 +18,7 @@ from tikas.model.ladder import (
     check_tensor,
     check_training_mode,
     check_two_rows,
+    is_calibrated,
     squared_distance,
     supervised_cost,
 )
@@ -357,7 +358,7 @@ class Gamma(nn.Module):
         if self.training:
             check_two_rows(len(x))
             latent = self._top.normalize(self._scores(x))
-        elif torch.compiler.is_compiling() or bool(self.calibrated):
+        elif torch.compiler.is_exporting() or is_calibrated(self.calibrated):
             latent = self._top.normalize_calibrated(self._scores(x))
         else:
             raise RuntimeError(

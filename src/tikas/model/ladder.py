@@ -408,7 +408,7 @@ class Ladder(nn.Module):
         self._check_rows(x)
         if self.training:
             check_two_rows(x.shape[row_dim(self.shapes[0])])
-        elif not torch.compiler.is_compiling() and not bool(self.calibrated.all()):
+        elif not torch.compiler.is_exporting() and not is_calibrated(self.calibrated):
             raise RuntimeError(
                 "This ladder has no statistics for eval mode yet: call ladder.calibrate(rows) with training rows first."
             )
@@ -736,6 +736,12 @@ def check_rows(x: Tensor, shape: tuple[int, ...], member_dims: int = 0, dtype: t
             f"Got rows of dtype {x.dtype}, but this ladder computes in {dtype}. Use x.to({dtype}), and divide pixels "
             "by 255."
         )
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def is_calibrated(calibrated: Tensor) -> bool:
+    """Return whether a model, and every member of an ensemble, has statistics. A compiler looks only as it traces."""
+    return bool(calibrated.all())
 
 
 def check_training_mode(model: nn.Module) -> None:
