@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -209,19 +210,62 @@ def test_deleted_members_are_gone_and_no_others(tmp_path: Path) -> None:
     assert not tmp_path.exists()
 
 
-def test_members_resume_from_the_newest_update_that_all_have(tmp_path: Path) -> None:
-    """As after a process that died between the files of two members."""
+class KilledError(BaseException):
+    """Raised in place of writing a file, as if the process had been killed before."""
+
+
+@pytest.mark.parametrize("files_written", range(10))
+def test_members_resume_from_the_newest_update_that_all_have(tmp_path, monkeypatch, files_written: int) -> None:
+    files = iter(range(files_written))
+
+    def write_or_die(*arguments: Any) -> Path:
+        if next(files, None) is None:
+            raise KilledError
+        return write_tensors(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "write_tensors", write_or_die)
+        with pytest.raises(KilledError):
+            open_and_save(tmp_path, [20, 40, 60, 80], members=3)
+    complete = 20 * (files_written // 3)
+    assert resume(tmp_path, members=3) == ([complete] * 3, [complete] * 3)
+    open_and_save(tmp_path, [complete + 20], members=3)
+    assert resume(tmp_path, members=3) == ([complete + 20] * 3, [complete + 20] * 3)
+
+
+def test_members_that_memory_divided_into_groups_keep_their_own_progress(tmp_path: Path) -> None:
     open_and_save(tmp_path, [20, 40], members=3)
-    assert resume(tmp_path, members=3) == ([40] * 3, [40.0] * 3)
     checkpointer = Checkpointer(tmp_path)
     checkpointer.open([{"seed": member} for member in range(3)])
-    checkpointer.save([0, 1], lambda: {"model.beta": torch.full((2, 3), 60.0)}, [[{"epoch": 1}]] * 2, 60)
+    for count in (60, 80):
+        checkpointer.save([0, 1], lambda: {"model.beta": torch.ones(2, 3)}, [[{"epoch": 1}]] * 2, count)
     checkpointer.close()
-    assert resume(tmp_path, members=3) == ([40] * 3, [40.0] * 3)
+    assert resume(tmp_path, members=3)[0] == [80, 80, 40]
+
+
+def test_what_a_killed_process_was_writing_is_deleted(tmp_path: Path) -> None:
+    open_and_save(tmp_path, [20])
+    partial = tmp_path / ".member-0.1.safetensors.0123.partial"
+    partial.write_bytes(b"half of it")
+    assert resume(tmp_path) == ([20], [20.0])
+    assert not partial.exists()
+
+
+def test_a_folder_is_cleared_of_all_fits_unless_one_is_training(tmp_path: Path) -> None:
+    open_and_save(tmp_path / "folder", [20, 40], members=3)
+    other, training = Checkpointer(tmp_path / "folder", names=["another"]), Checkpointer(tmp_path / "folder")
+    training.open([{"seed": 0}])
+    with pytest.raises(RuntimeError, match="member-0"):
+        other.clear()
+    training.close()
+    assert resume(tmp_path / "folder", members=3)[0] == [40] * 3
+    other.clear()
+    assert list(tmp_path.iterdir()) == []
+    other.clear()  # there is no folder
 
 
 def test_the_seeds_of_a_stopped_fit_are_known(tmp_path: Path) -> None:
-    assert Checkpointer(tmp_path / "new").seeds() is None
+    assert Checkpointer(tmp_path / "new").seeds() == []
     open_and_save(tmp_path, [20], members=3)
     assert Checkpointer(tmp_path).seeds() == [0, 1, 2]
 

@@ -217,7 +217,7 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
 
     def _set_result(self, result: TrainingResult, recipe: Recipe, seeds: list[int]) -> None:
         """Set the fitted attributes, and warn about members that diverged and about an interruption."""
-        earlier = self._earlier_members()
+        earlier, earlier_history = self._start()
         if earlier is not None and result.failed:
             raise TrainingDivergedError(result.failed)
         if result.failed:
@@ -232,7 +232,7 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
             members, seeds, history = result.members, result.seeds, []
             numbers: Sequence[int] = range(len(members))
         else:  # members not trained again before an interruption stay unchanged
-            members, history = list(earlier), list(self.history_)
+            members, history = list(earlier), list(earlier_history)
             numbers = result.indices
         epochs = _epochs_per_member(history)
         for number, member, lines in zip(numbers, result.members, result.histories, strict=True):
@@ -246,11 +246,20 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
                 UserWarning,
                 stacklevel=3,
             )
+            self._interrupted_start = earlier, earlier_history
         self._set_fitted(recipe, members, seeds, history, interrupted=result.interrupted)
+
+    def _start(self) -> tuple[list[Model] | None, list[dict[str, Any]]]:
+        """Return the fitted members that training continues from, if it does, and their history."""
+        if not self.warm_start or not hasattr(self, "ladders_"):
+            return None, []
+        if self.interrupted_ and self.checkpoint is not None and hasattr(self, "_interrupted_start"):
+            return self._interrupted_start  # the snapshots hold what was trained after it
+        return self.ladders_, self.history_
 
     def _earlier_members(self) -> list[Model] | None:
         """Return the fitted members from which training continues, or None without a warm start."""
-        return getattr(self, "ladders_", None) if self.warm_start else None
+        return self._start()[0]
 
     def _checkpointer(self) -> Checkpointer | None:
         """Return the checkpointer, or None if no folder for snapshots was given."""
@@ -261,8 +270,8 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         return Checkpointer(self.checkpoint, seconds=self.checkpoint_every, variant=variant)
 
     def _delete_snapshots(self, checkpointer: Checkpointer | None) -> None:
-        """Delete the snapshots, unless the fit was interrupted."""
-        if checkpointer is not None and not self.interrupted_:
+        """Delete the snapshots, unless the fit was interrupted; those of a given Checkpointer are its owner's."""
+        if checkpointer is not None and checkpointer is not self.checkpoint and not self.interrupted_:
             checkpointer.delete(range(self.n_members))
 
     def _seeds(self, checkpointer: Checkpointer | None) -> list[int]:
@@ -270,10 +279,9 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         check_scalar(self.n_members, "n_members", Integral, min_val=1)
         if isinstance(self.random_state, Integral):
             return [int(self.random_state) + member for member in range(self.n_members)]
-        if self.random_state is None and checkpointer is not None and (seeds := checkpointer.seeds()):
-            return seeds
         drawn = check_random_state(self.random_state).randint(2**31 - 1, size=self.n_members)
-        return [int(seed) for seed in drawn]
+        saved = checkpointer.seeds() if self.random_state is None and checkpointer is not None else []
+        return [*saved, *map(int, drawn)][: self.n_members]
 
     def _set_fitted(
         self,

@@ -32,6 +32,9 @@ from tikas.training.recipe import Recipe
 _HEADER, _CHECKSUM = "tikas", "checksum"
 _KIND = "snapshot"
 
+UNFINISHED = ".unfinished"
+"""Suffix of the folder beside the output file of a command, with the snapshots of what is training."""
+
 MAX_SHARE_OF_TIME = 0.01
 """Share of the training time that writing snapshots may take: those of large ensembles are written less often."""
 
@@ -161,6 +164,13 @@ class Snapshot(NamedTuple):
     costs: Tensor
 
 
+class _Found(NamedTuple):
+    """A snapshot on the disk: which of a member's two files it is, and the members that were saved together."""
+
+    generation: int
+    together: Sequence[str]
+
+
 class Checkpointer:
     """Writes a snapshot of every member to a folder now and then, and finds it again to resume the same fit.
 
@@ -180,6 +190,10 @@ class Checkpointer:
         What decides the result besides recipe, seed, split and data, such as the function that builds the members.
     accept : collection of str, default=()
         What may differ in a snapshot to resume from: "recipe", "data", "labels", "versions", "device", ...
+    save_last : bool, default=False
+        Also save after the last epoch: a fit whose result was lost is then not trained again.
+    restart_hint : str, default="delete the folder"
+        How to begin again, for the message of an error.
 
     Attributes
     ----------
@@ -207,13 +221,17 @@ class Checkpointer:
         names: Sequence[str] | None = None,
         variant: str = "",
         accept: Collection[str] = (),
+        save_last: bool = False,
+        restart_hint: str = "delete the folder",
     ) -> None:
         self.folder = Path(folder)
         self.seconds = seconds
         self.variant = variant
+        self.save_last = save_last
         self.resumed_after: dict[str, list[int]] = {}
         self._given_names = names
         self._accept = accept
+        self._restart_hint = restart_hint
         self._identities: Sequence[Mapping[str, Any]] = ()
         self._locks: list[FileLock] = []
         self._latest: dict[str, int] = {}  # by name: which of its two files was written last, or is resumed from
@@ -224,8 +242,8 @@ class Checkpointer:
     def open(self, identities: Sequence[Mapping[str, Any]]) -> list[int]:
         """Lock the members of a fit, and return after how many updates each one's snapshot was taken, 0 without one.
 
-        Members that trained together resume from the same update, although their newest snapshots may differ by one if
-        the process died while they were written.
+        Members that trained together resume from the same update, or begin together: if the process died while their
+        snapshots were written, only some of them have the newest one.
 
         Raises
         ------
@@ -238,19 +256,28 @@ class Checkpointer:
         """
         self._identities = identities
         self.folder.mkdir(parents=True, exist_ok=True)
-        found: list[dict[int, int]] = []
+        found: dict[str, dict[int, _Found]] = {}
         try:
             for member, identity in enumerate(identities):
-                self._lock(self.name(member))
-                found.append(self._find(self.name(member), identity))
+                name = self.name(member)
+                self._lock(name)
+                for partial in self._partial_files(name):
+                    partial.unlink()
+                found[name] = self._find(name, identity)
         except BaseException:
             self.close()
             raise
-        shared = set.intersection(*(set(each) for each in found if each)) if any(found) else set()
-        chosen = [max(shared or each) if each else 0 for each in found]
-        for member, (each, updates) in enumerate(zip(found, chosen, strict=True)):
-            if updates:
-                self._latest[self.name(member)] = each[updates]
+        newest = {name: max(snapshots, default=0) for name, snapshots in found.items()}
+        chosen = []
+        for name, snapshots in found.items():
+            complete = [
+                updates
+                for updates, snapshot in snapshots.items()
+                if all(newest.get(other, updates) >= updates for other in snapshot.together)
+            ]
+            chosen.append(max(complete, default=0))
+            if complete:
+                self._latest[name] = snapshots[max(complete)].generation
         self._started = time.monotonic()
         return chosen
 
@@ -263,12 +290,12 @@ class Checkpointer:
         """Return the name of a member's files."""
         return f"member-{member}" if self._given_names is None else self._given_names[member]
 
-    def seeds(self) -> list[int] | None:
-        """Return the seeds of the members whose snapshots are in the folder, for a fit without a fixed random state."""
+    def seeds(self) -> list[int]:
+        """Return the seeds of the first members whose snapshots are in the folder."""
         seeds: list[int] = []
         while found := self._headers(self.name(len(seeds))):
             seeds.append(int(found[0]["identity"]["seed"]))
-        return seeds or None
+        return seeds
 
     def load(self, members: Sequence[int]) -> list[Snapshot] | None:
         """Return the snapshots of members that resume together; None if they begin."""
@@ -307,11 +334,12 @@ class Checkpointer:
         started = time.monotonic()
         try:
             tensors = state()
-            for position, (member, history) in enumerate(zip(members, histories, strict=True)):
-                if position not in skip:
-                    own = {name: tensor[position] for name, tensor in tensors.items()}
-                    own["epoch.costs"] = costs[:, position] if costs is not None and len(costs) else torch.empty(0)
-                    self._write(member, own, history, updates)
+            positions = [position for position in range(len(members)) if position not in skip]
+            together = [self.name(members[position]) for position in positions]
+            for position in positions:
+                own = {name: tensor[position] for name, tensor in tensors.items()}
+                own["epoch.costs"] = costs[:, position] if costs is not None and len(costs) else torch.empty(0)
+                self._write(members[position], own, histories[position], updates, together)
         except (OSError, MemoryError, RuntimeError) as error:  # RuntimeError: torch could not allocate the copies
             cause = error.__cause__ if isinstance(error.__cause__, OSError) else error
             reason = getattr(cause, "strerror", None) or cause
@@ -322,8 +350,28 @@ class Checkpointer:
 
     def delete(self, members: Iterable[int]) -> None:
         """Delete the snapshots of members, and the folder if it is empty then."""
-        for name in map(self.name, members):
-            for file in self._files(name):
+        self._delete(map(self.name, members))
+
+    def clear(self) -> None:
+        """Delete all snapshots in the folder, of whatever fit.
+
+        Raises
+        ------
+        RuntimeError
+            If another process trains one of these members.
+        """
+        names = [path.name.removesuffix(".lock") for path in self.folder.glob("*.lock")]
+        try:
+            for name in names:
+                self._lock(name)
+            self._delete(names)
+        finally:
+            self.close()
+
+    def _delete(self, names: Iterable[str]) -> None:
+        for name in names:
+            files = [self._path(name, 0), self._path(name, 1), *self._partial_files(name), self._lock_file(name)]
+            for file in files:
                 file.unlink(missing_ok=True)
             self._latest.pop(name, None)
         with contextlib.suppress(OSError):
@@ -332,20 +380,21 @@ class Checkpointer:
     def _path(self, name: str, generation: int) -> Path:
         return self.folder / f"{name}.{generation}.safetensors"
 
-    def _files(self, name: str) -> list[Path]:
-        """Return the files of a member that exist: snapshots, the lock, and what a killed process was writing."""
-        escaped = glob.escape(name)
-        partial = self.folder.glob(f".{escaped}.[01].safetensors.*.partial")
-        return [*(self._path(name, generation) for generation in (0, 1)), self.folder / f"{name}.lock", *partial]
+    def _lock_file(self, name: str) -> Path:
+        return self.folder / f"{name}.lock"
+
+    def _partial_files(self, name: str) -> list[Path]:
+        """Return the files that killed processes were writing."""
+        return list(self.folder.glob(f".{glob.escape(name)}.[01].safetensors.*.partial"))
 
     def _lock(self, name: str) -> None:
-        lock = FileLock(self.folder / f"{name}.lock", timeout=0, thread_local=False)
+        lock = FileLock(self._lock_file(name), timeout=0, thread_local=False)
         try:
             lock.acquire()
         except Timeout as error:
             raise RuntimeError(
-                f"Another process trains {name} of {self.folder} at this moment. Wait until it ends, stop it, or give "
-                "another folder."
+                f"Another process trains {name} of {self.folder} at this moment. Wait until it ends, stop it, or "
+                "choose another folder (`tikas train`: another --output)."
             ) from error
         self._locks.append(lock)
 
@@ -357,8 +406,8 @@ class Checkpointer:
                 headers.append(_read_header(self._path(name, generation))[1])
         return headers
 
-    def _find(self, name: str, identity: Mapping[str, Any]) -> dict[int, int]:
-        """Return a member's whole snapshots: which of its two files by its number of updates."""
+    def _find(self, name: str, identity: Mapping[str, Any]) -> dict[int, _Found]:
+        """Return a member's snapshots that are not damaged, by their numbers of updates."""
         found, damage = {}, None
         for generation in (0, 1):
             try:
@@ -374,15 +423,22 @@ class Checkpointer:
             if differences:
                 raise ValueError(
                     f"{self.folder} has a snapshot of another fit, which differs in {'; '.join(differences)}. Use the "
-                    "same settings and data to continue it, or delete the folder to begin again."
+                    f"same settings and data to continue it, or {self._restart_hint} to begin again."
                 )
-            found[int(header["updates"])] = generation
+            found[int(header["updates"])] = _Found(generation, header["together"])
         if damage is not None and not found:
-            raise ModelFileError(f"{damage} There is no earlier snapshot of {name}: delete the folder to begin again.")
+            raise ModelFileError(
+                f"{damage} There is no earlier snapshot of {name}: {self._restart_hint} to begin again."
+            )
         return found
 
     def _write(
-        self, member: int, tensors: Mapping[str, Tensor], history: Sequence[Mapping[str, Any]], updates: int
+        self,
+        member: int,
+        tensors: Mapping[str, Tensor],
+        history: Sequence[Mapping[str, Any]],
+        updates: int,
+        together: Sequence[str],
     ) -> None:
         """Write a member's snapshot in the place of the older one."""
         name = self.name(member)
@@ -392,6 +448,7 @@ class Checkpointer:
             "identity": self._identities[member],
             "history": list(history),
             "updates": updates,
+            "together": together,
             "resumed_after": self.resumed_after.get(name, []),
         }
         write_tensors(self._path(name, generation), tensors, header)
@@ -404,7 +461,8 @@ def identity_of(
 ) -> dict[str, Any]:
     """Return what decides the result of a member, as JSON. Large arrays are recognized by a hash, rows by a sample."""
     sample = dataset.rows[:: max(1, len(dataset) // SAMPLED_ROWS)]
-    labels = [split.labeled, split.unlabeled, split.validation, dataset.targets[split.labeled]]
+    labels = [split.labeled, split.unlabeled, split.validation]
+    labels += [dataset.targets[split.labeled], dataset.targets[split.validation]]
     if dataset.weights is not None:
         labels.append(dataset.weights[split.labeled])
     return {

@@ -239,6 +239,8 @@ class Trainer:
                 run.epochs_done = epochs_before
                 run.report([], f"out of memory: {len(members)} members continue in two groups")
         if not result.members:
+            if self.checkpointer is not None:  # with other settings, the next fit could not continue from them
+                self.checkpointer.delete(range(len(seeds)))
             raise TrainingDivergedError(result.failed)
         return result.sorted()
 
@@ -428,6 +430,8 @@ class _Group:
                         self.costs = NO_COSTS
                         if epoch < self.recipe.epochs:
                             self._save_if_due()
+                        elif checkpointer is not None and checkpointer.save_last:
+                            self._save()
                         self.run.epochs_done += 1
                         self.run.report([line for member, line in enumerate(lines) if member not in self.failed])
                         if signals:
