@@ -21,14 +21,11 @@ from tikas.paper.autoencoder import Autoencoder
 from tikas.paper.experiments import Experiment, Summary
 from tikas.paper.records import Records, append_record, hardware, revision, versions
 from tikas.training.callbacks import progress_bar
-from tikas.training.checkpoint import Checkpointer
+from tikas.training.checkpoint import UNFINISHED, Checkpointer
 from tikas.training.ensemble import to_device
 from tikas.training.environment import full_precision, pick_device
 from tikas.training.recipe import Preprocess, Recipe
 from tikas.training.trainer import Build, Trainer, error_of
-
-UNFINISHED = ".unfinished"
-"""Suffix of the folder beside the file of records, with the snapshots of members that are training."""
 
 
 class Member(NamedTuple):
@@ -106,13 +103,12 @@ def reproduce(
             members.setdefault((experiment.key, seed), Member(experiment, seed))
     missing = [member for (key, seed), member in members.items() if seed not in records.members(key)]
     outcome = Outcome(finished_before=len(members) - len(missing))
+    finished = [member for member in members.values() if member not in missing]
+    if finished:  # their snapshots may have been left by a process that died before it deleted them
+        _checkpointer(finished, output).delete(range(len(finished)))
     for ensemble in _ensembles(missing, max_members):
         first = ensemble[0].experiment
-        checkpointer = Checkpointer(
-            output.with_suffix(UNFINISHED),
-            names=[f"{experiment.name.replace('/', '-')}-seed-{seed}" for experiment, seed in ensemble],
-            variant=f"attached to {first.attached}",
-        )
+        checkpointer = _checkpointer(ensemble, output)
         new: dict[int, dict[str, Any]] = {}
         try:
             with progress_bar(shown=not quiet, title=_title(ensemble)) as callback:
@@ -148,6 +144,16 @@ def _ensembles(members: Iterable[Member], max_members: int) -> Iterator[list[Mem
         together = list(group)
         for first in range(0, len(together), max_members):
             yield together[first : first + max_members]
+
+
+def _checkpointer(members: Sequence[Member], output: Path) -> Checkpointer:
+    """Return what saves snapshots of members beside the file of records."""
+    return Checkpointer(
+        output.with_suffix(UNFINISHED),
+        names=[f"{experiment.name.replace('/', '-')}-seed-{seed}" for experiment, seed in members],
+        variant=f"attached to {members[0].experiment.attached}",
+        save_last=True,
+    )
 
 
 def _title(ensemble: Sequence[Member]) -> str:
