@@ -131,6 +131,12 @@ def train(
         typer.Option("--output", "-o", metavar="FILE", help="Model file. Default: models/NAME.safetensors."),
     ] = None,
     baseline: Annotated[bool, typer.Option(help="Also train the same network without denoising costs.")] = True,
+    checkpoint_every: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0, help="Time between two snapshots; 0: after every epoch.")
+    ] = 60.0,
+    restart: Annotated[
+        bool, typer.Option("--restart", help="Begin again, instead of continuing from the snapshots.")
+    ] = False,
     device: Device = None,
     quiet: Quiet = False,
 ) -> None:
@@ -138,6 +144,9 @@ def train(
 
     Prints the error of both on test rows, or on known labels that --labels or --validation left out, and saves the
     ladder for `tikas predict`.
+
+    If the training is stopped, the same command continues from the snapshots in the folder OUTPUT.unfinished, and the
+    result is the same.
 
     \b
     Defaults           labels  network                    noise  epochs
@@ -172,6 +181,8 @@ def train(
         "calibration": calibration,
         "precision": precision,
     }
+    from tikas.training.checkpoint import UNFINISHED, Checkpointer
+
     train_rows, test_rows = _read(data, data_dir, target, ignore or [], task)
     settings = _settings(data, {name: value for name, value in given.items() if value is not None})
     labels = str(settings.pop("labels"))
@@ -181,10 +192,26 @@ def train(
     splits = _splits(train_rows, _parse_labels(labels), validation, range(seed, seed + members))
     columns = _columns(train_rows, test_rows, splits)
     settings |= {"n_members": members, "random_state": seed, "device": device, "verbose": not quiet}
-    ladder = _estimator(train_rows, settings)
+    checkpointers = {
+        name: Checkpointer(
+            output.with_suffix(UNFINISHED),
+            seconds=checkpoint_every,
+            names=[f"{file}-{member}" for member in range(members)],
+            variant=f"members: {members}",
+            save_last=True,  # the ladder's until the baseline is trained
+            restart_hint="give --restart",
+        )
+        for name, file in ((LADDER, "ladder"), (BASELINE, "baseline"))
+    }
+    if restart:
+        checkpointers[LADDER].clear()
+    elif _has_snapshots(output):
+        print(f"continuing from {checkpointers[LADDER].folder}; --restart begins again")
+    ladder = _estimator(train_rows, {**settings, "checkpoint": checkpointers[LADDER]})
     estimators = {LADDER: ladder}
     if baseline and columns and (costs is None or any(costs)):
-        estimators[BASELINE] = _estimator(train_rows, {**settings, "costs": 0.0})
+        without = {**settings, "costs": 0.0, "checkpoint": checkpointers[BASELINE]}
+        estimators[BASELINE] = _estimator(train_rows, without)
 
     # Interruptions are reported below.
     warnings.filterwarnings("ignore", message="Training was interrupted")
@@ -195,20 +222,25 @@ def train(
         for name, estimator in estimators.items():
             started = time.perf_counter()
             estimator.fit(X, y, splits=splits)
-            seconds = time.perf_counter() - started
+            seconds = f"{time.perf_counter() - started:.1f}"
+            if checkpointers[name].resumed_after:
+                seconds = "resumed"
             if estimator is ladder:
                 path = output.with_stem(f"{output.stem}-interrupted") if ladder.interrupted_ else output
                 print(f"model saved to {ladder.save(path)}")
             errors = [_mean_and_deviation(_errors(estimator, column, seed), task) for column in columns]
-            lines.append([name, *errors, f"{seconds:.1f}"])
+            lines.append([name, *errors, seconds])
             if estimator.interrupted_:
                 raise KeyboardInterrupt
     except KeyboardInterrupt:
         exit_code = INTERRUPTED
-        print_error(f"{name}: interrupted")
+        print_error(f"{name}: interrupted. The same command continues, and with --restart it begins again.")
     except ArithmeticError as error:
         exit_code = FAILURE
         print_error(f"{name}: {error}")
+    if exit_code != INTERRUPTED:
+        for checkpointer in checkpointers.values():
+            checkpointer.delete(range(members))
 
     if lines:
         hidden = "-".join(map(str, ladder.recipe_.network)) or "no hidden layers"
@@ -259,12 +291,19 @@ def _parse_labels(text: str) -> int | None:
 
 
 def _free_path(path: Path) -> Path:
-    """Return the path, or the same with -2, -3, ... if that file exists."""
+    """Return the path, or the same with -2, -3, ... if that file exists and its command is finished."""
     free, number = path, 1
-    while free.exists():
+    while free.exists() and not _has_snapshots(free):
         number += 1
         free = path.with_stem(f"{path.stem}-{number}")
     return free
+
+
+def _has_snapshots(output: Path) -> bool:
+    """Return whether a command with this output file was stopped."""
+    from tikas.training.checkpoint import UNFINISHED
+
+    return any(output.with_suffix(UNFINISHED).glob("*.safetensors"))
 
 
 def _splits(rows: Dataset, n_labels: int | None, validation: int, seeds: range) -> list[Split]:

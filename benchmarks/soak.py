@@ -1,0 +1,191 @@
+"""Kill trainings at random moments, continue them until they are done, and compare with one that was not killed.
+
+    python benchmarks/soak.py --record results/soak.jsonl
+
+Three tasks: a fit in Python, `tikas train` and `tikas reproduce`. Epochs have two updates, and a snapshot is written
+after each, so that many kills hit a snapshot while it is written. SIGKILL comes after a random part of the time that
+the task takes; the same call then continues, and may be killed again. A kill is survived if in the end every weight,
+the history (without its seconds), every prediction, every record and every printed error equal those of the task
+without kills, and no snapshot is left.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from common import load_flat, new_parser, print_machine, provenance, write_record
+
+NETWORK, BATCH_SIZE = (200, 100), 600
+IMPORTED = ["tikas.cli", "tikas.paper.reproduce", "tikas.io", "pandas", "rich.table", "sklearn.datasets"]
+IMPORTED += ["torch._dynamo"]  # which torch.optim imports when it is first used
+"""Modules that the processes of the tasks share, so that starting one takes no time."""
+
+
+def fit(epochs: int) -> None:
+    """Train an ensemble with validation rows, and write the model and its predictions."""
+    from tikas import LadderClassifier
+    from tikas.data.splits import split
+
+    rows = load_flat("digits")[0]
+    splits = [split(rows.targets, 50, validation=100, seed=seed) for seed in range(2)]
+    classifier = LadderClassifier(
+        NETWORK,
+        epochs=epochs,
+        batch_size=BATCH_SIZE,
+        n_members=2,
+        checkpoint="fit.unfinished",
+        checkpoint_every=0,
+        random_state=0,
+        device="cpu",
+    )
+    classifier.fit(rows.rows, rows.targets, splits=splits)
+    np.save("predictions.npy", classifier.predict_proba(rows.rows))
+    classifier.save("model.safetensors")
+
+
+def train(epochs: int) -> None:
+    """Train a ladder and its baseline on the command line."""
+    from tikas.cli import main
+
+    options = f"--epochs {epochs} --batch-size {BATCH_SIZE} --checkpoint-every 0 --device cpu --quiet"
+    main(["train", "--network", *map(str, NETWORK), *options.split()])
+
+
+def reproduce(epochs: int) -> None:
+    """Measure four members of an experiment in two ensembles."""
+    from tikas.cli import main
+    from tikas.paper import experiments
+    from tikas.paper import reproduce as runner
+    from tikas.training.recipe import Recipe
+
+    recipe = Recipe(network=NETWORK, costs=(10.0, 1.0, 0.1, 0.1), batch_size=BATCH_SIZE, epochs=epochs)
+    experiments.EXPERIMENTS = (experiments.Experiment("table0/soak/50", 50, recipe, data="digits", seeds=4),)
+    runner.Checkpointer = partial(runner.Checkpointer, seconds=0)
+    with redirect_stdout(None):  # it prints the errors of those ensembles that it has measured itself
+        main(["reproduce", "all", "--max-members", "2", "--device", "cpu", "--quiet"])
+
+
+class Task(NamedTuple):
+    """What is killed, and for how many epochs it trains."""
+
+    run: Callable[[int], None]
+    epochs: int
+
+
+TASKS = {"fit in Python": Task(fit, 24), "tikas train": Task(train, 24), "tikas reproduce": Task(reproduce, 12)}
+
+
+def run_in(folder: Path, task: Task) -> None:
+    """Run a task in this folder, as a process of its own, which prints to the file ``printed``."""
+    folder.mkdir(exist_ok=True)
+    os.chdir(folder)
+    printed = os.open("printed", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(printed, 1)
+    task.run(task.epochs)
+
+
+class Run(NamedTuple):
+    """How a process of a task ended: its exit code, negative for a signal, and its seconds."""
+
+    exit_code: int
+    seconds: float
+
+
+def start(folder: Path, task: Task, kill_after: float | None = None) -> Run:
+    """Run a task in a new process, and send it SIGKILL after some seconds if it still runs."""
+    started = time.perf_counter()
+    process = get_context("forkserver").Process(target=run_in, args=(folder, task))
+    process.start()
+    process.join(kill_after)
+    process.kill()
+    process.join()
+    return Run(process.exitcode, time.perf_counter() - started)
+
+
+def result_of(folder: Path) -> dict[str, Any]:
+    """Return everything that a task has left in its folder and that repeats: no seconds."""
+    from tikas.paper.records import read_records
+    from tikas.training.checkpoint import read_tensors
+
+    found: dict[str, Any] = {}
+    for path in sorted(folder.rglob("*")):
+        name = str(path.relative_to(folder))
+        found[name] = None
+        if path.suffix == ".safetensors":
+            tensors, header = read_tensors(path)
+            for line in header["history"]:
+                del line["seconds"]
+            found[name] = {key: tensor.numpy().tobytes() for key, tensor in tensors.items()}, header
+        elif path.suffix == ".npy":
+            found[name] = path.read_bytes()
+        elif path.suffix == ".jsonl":
+            fields = ("experiment", "seed", "costs", "test_error", "test_error_labeled_statistics", "recipe")
+            found[name] = [[record[field] for field in fields] for record in read_records(path)]
+        elif name == "printed":  # errors, without the seconds in the last column of a table
+            found[name] = re.findall(r"[\d.]+ %", path.read_text())
+    return found
+
+
+def soak(task: Task, kills: int, random: np.random.Generator) -> dict[str, Any]:
+    """Kill a task so many times, and return what happened."""
+    started = time.perf_counter()
+    counts = {"kills": 0, "survived": 0, "while_writing": 0, "finished": 0}
+    with TemporaryDirectory() as temporary:
+        expected = Path(temporary, "0")
+        seconds = start(expected, task).seconds
+        while counts["kills"] < kills:
+            folder, killed = Path(temporary, str(1 + counts["finished"])), 0
+            while True:
+                left = kills - counts["kills"] - killed
+                run = start(folder, task, random.uniform(0, seconds) if left else None)
+                if run.exit_code == 0:
+                    break
+                if run.exit_code != -9:
+                    raise SystemExit(f"soak.py: exit code {run.exit_code} of {task.run.__name__}; see above")
+                killed += 1
+                counts["while_writing"] += any(folder.rglob(".*.partial"))
+            counts["kills"] += killed
+            counts["survived"] += killed * (result_of(folder) == result_of(expected))
+            counts["finished"] += 1
+    return {**counts, "seconds_without_kills": seconds, "seconds": time.perf_counter() - started}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = new_parser(__doc__)
+    parser.add_argument("--kills", type=int, default=20, help="kills of each task (default: 20)")
+    parser.add_argument("--seed", type=int, help="determines when processes are killed; by default random")
+    parser.add_argument("--quick", action="store_true", help="a third of the epochs, to try this script out")
+    options = parser.parse_args(arguments)
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # idle threads would take the time of other processes
+    context = get_context("forkserver")
+    context.set_forkserver_preload(IMPORTED)
+    server = context.Process(target=print_machine, args=("cpu",))  # the first process waits for the imports
+    server.start()
+    server.join()
+    print(f"{'task':<18}{'kills':>7}{'survived':>10}{'while writing':>15}{'compared runs':>15}{'seconds':>9}")
+    random, lost = np.random.default_rng(options.seed), 0
+    for name, task in TASKS.items():
+        task = task._replace(epochs=task.epochs // 3) if options.quick else task
+        counts = soak(task, options.kills, random)
+        figures = [counts[key] for key in ("kills", "survived", "while_writing", "finished")]
+        line = f"{name:<18}{figures[0]:>7}{figures[1]:>10}{figures[2]:>15}{figures[3]:>15}{counts['seconds']:>9.0f}"
+        print(line, flush=True)
+        record = {"benchmark": "soak", "what": name, **counts, "quick": options.quick}
+        write_record(options.record, record | provenance("cpu"))
+        lost += counts["kills"] - counts["survived"]
+    raise SystemExit(f"soak.py: {lost} kills were not survived" if lost else 0)
+
+
+if __name__ == "__main__":
+    main()
