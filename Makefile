@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test lint types pytest tables bench clean
+.PHONY: demo test lint types pytest tables bench soak audit clean
 
 demo: $(READY)
 	$(BIN)/tikas train
@@ -29,6 +29,16 @@ tables: $(READY)
 
 bench: $(READY)
 	$(BIN)/python benchmarks/bench.py
+
+# Mutated files of every kind that tikas reads, for some minutes.
+soak: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/fuzz.py
+
+# Known vulnerabilities of the versions in constraints.txt, from the database of PyPI; fails if it cannot be reached.
+audit:
+	$(PYTHON) -m venv build/audit
+	build/audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit
+	build/audit/bin/pip-audit --requirement constraints.txt --no-deps --disable-pip --strict
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

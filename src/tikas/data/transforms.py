@@ -386,7 +386,7 @@ def warn_few_rows(rows: int, batch_size: int, stacklevel: int = 2) -> None:
     if rows < batch_size:
         warnings.warn(
             f"{rows} rows are fewer than a batch of {batch_size}: every update uses all of them. Add unlabeled rows, "
-            f"or set batch_size={rows} or less.",
+            f"or choose a batch_size of {rows} or less.",
             UserWarning,
             stacklevel=stacklevel + 1,
         )

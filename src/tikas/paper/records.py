@@ -79,7 +79,9 @@ def revision() -> str:
 
 def _git(*arguments: str) -> str:
     command = ["git", *arguments]
-    return subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True).stdout.strip()
+    folder = Path(__file__).parent
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)  # noqa: S603 - fixed words
+    return done.stdout.strip()
 
 
 # Files of records
