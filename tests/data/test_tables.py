@@ -278,7 +278,7 @@ def test_arrays_that_are_not_a_table_are_named_in_the_error(
 @pytest.mark.parametrize("name", ["rows.npy", "rows.npz"])
 @pytest.mark.parametrize("content", [b"", b"not an array", b"PK\x03\x04 broken", b"\x93NUMPY\x01\x00"])
 def test_a_damaged_array_file_is_named_in_the_error(name: str, content: bytes, write: Write) -> None:
-    with pytest.raises(ValueError, match=f"{name} .* NumPy arrays"):
+    with pytest.raises(ValueError, match=rf"{name} .*plain NumPy arrays"):
         read_table(write(content, name))
 
 

@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         warnings.showwarning = show_warning
         try:
             typer.main.get_command(app)(words, prog_name="tikas")
-        except (ArithmeticError, ImportError, OSError, RuntimeError, ValueError) as error:
+        except (ArithmeticError, ImportError, MemoryError, OSError, RuntimeError, ValueError) as error:
             print_error(error)
             usage = isinstance(error, ValueError | FileNotFoundError | IsADirectoryError | NotADirectoryError)
             sys.exit(USAGE if usage else FAILURE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from math import inf, isfinite
 from typing import Any
 
 import numpy as np
@@ -80,7 +81,14 @@ def mean_and_deviation(values: NDArray[np.float64]) -> tuple[float, float]:
     """Return the mean and standard deviation of values (none missing); the deviation of equal values is set to 1."""
     if values.min() == values.max():
         return float(values[0]), 1.0
-    return float(values.mean()), float(values.std())
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        mean, deviation = float(values.mean()), float(values.std())
+    if not (isfinite(mean) and 0 < deviation < inf):
+        raise ValueError(
+            f"The targets run from {values.min():g} to {values.max():g}, and their mean or standard deviation is not a "
+            "positive number of 64 bits. Give them in a unit in which they are about 1."
+        )
+    return mean, deviation
 
 
 def encode_labels(y: Array, classes: Array | None = None, *, stacklevel: int = 3) -> tuple[NDArray[np.int64], Array]:

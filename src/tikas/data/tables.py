@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import textwrap
 import warnings
-import zipfile
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -15,7 +16,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tikas.data.datasets import Dataset
+from tikas.data.datasets import FRESH_COPY, Dataset
 from tikas.data.labels import encode_labels
 
 Array = NDArray[Any]
@@ -145,7 +146,8 @@ def _read(path: Path, feature_names: Sequence[str], target: str | None, ignore: 
     if suffix in (".npy", ".npz"):
         return _read_arrays(path, target)
     if suffix == ".parquet":
-        frame = pd.read_parquet(path)
+        with _reading(path, "a Parquet file"):
+            frame = pd.read_parquet(path)
         names = [str(name) for name in frame.columns]
         frame.columns = pd.RangeIndex(len(names))
     else:
@@ -160,6 +162,18 @@ def _read(path: Path, feature_names: Sequence[str], target: str | None, ignore: 
     chosen = [names[column] if names else str(column + 1) for column in features]
     values = _feature_values(path, frame[features], chosen)
     return _Table(values, tuple(chosen) if names else (), texts)
+
+
+@contextmanager
+def _reading(path: Path, form: str) -> Iterator[None]:
+    """Raise ValueError if a file is not of this form or damaged."""
+    try:
+        yield
+    except (FileNotFoundError, ImportError):
+        raise
+    except Exception as error:  # libraries raise many types for damaged files
+        reason = textwrap.shorten(f"{type(error).__name__}: {error}", 200)
+        raise ValueError(f"{path} cannot be read as {form} ({reason}). {FRESH_COPY}") from error
 
 
 def _read_text(path: Path, target: str | None, wanted: Sequence[str]) -> tuple[pd.DataFrame, list[str]]:
@@ -310,15 +324,9 @@ def _warn_row_numbers(path: Path, table: _Table) -> None:
 
 
 def _read_arrays(path: Path, target: str | None) -> _Table:
-    try:
-        with path.open("rb") as file:
-            loaded = np.load(file)
-            arrays = {"x": loaded} if isinstance(loaded, np.ndarray) else dict(loaded)
-    except (ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise ValueError(
-            f"{path} does not contain plain NumPy arrays ({error}). Save them with numpy.save or numpy.savez, without "
-            "Python objects."
-        ) from error
+    with _reading(path, "plain NumPy arrays"), path.open("rb") as file:
+        loaded = np.load(file)
+        arrays = {"x": loaded} if isinstance(loaded, np.ndarray) else dict(loaded)
     if "x" not in arrays or (target and target not in arrays):
         raise ValueError(f"{path} contains the arrays {', '.join(arrays)}; expected x and {target or 'y'}.")
     x, y = arrays["x"], arrays.get(target or "y")

@@ -417,8 +417,8 @@ class Checkpointer:
             except ModelFileError as error:
                 damage = error
                 continue
-            if header.get("kind") != _KIND:
-                raise ValueError(f"{self._path(name, generation)} is not a snapshot. Give another folder.")
+            if not _is_snapshot(header):
+                raise ModelFileError(f"{self._path(name, generation)} is not a snapshot. Give another folder.")
             differences = _differences(header["identity"], identity, self._accept)
             if differences:
                 raise ValueError(
@@ -454,6 +454,14 @@ class Checkpointer:
         write_tensors(self._path(name, generation), tensors, header)
         self._latest[name] = generation
         self._written.add(name)
+
+
+def _is_snapshot(header: Mapping[str, Any]) -> bool:
+    """Whether a header has the fields of a snapshot."""
+    fields = {"identity": dict, "history": list, "updates": int, "resumed_after": list}
+    if header.get("kind") != _KIND or not all(isinstance(header.get(name), kind) for name, kind in fields.items()):
+        return False
+    return all(isinstance(line, dict) and isinstance(line.get("epoch"), int) for line in header["history"])
 
 
 def identity_of(
