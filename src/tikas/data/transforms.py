@@ -258,8 +258,8 @@ def check_scale(X: NDArray[Any], columns: Sequence[str] | None = None, *, stackl
     varying = highest > lowest
     if not varying.any():
         raise ValueError(
-            f"Each of the {X.shape[1]} columns has the same value in all {len(X)} rows, as float32, so there is nothing to "
-            "learn from. Check how the rows were read, and scale tiny values or subtract the mean of large ones."
+            f"Each of the {X.shape[1]} columns has the same value in all {len(X)} rows, as float32, so nothing can be "
+            "learned. Check how the rows were read, and scale tiny values or subtract the mean of large ones."
         )
     messages = []
     far = _far_from_unit_size(X, mean, deviation, varying)
