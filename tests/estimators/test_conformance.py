@@ -38,7 +38,6 @@ ESTIMATORS = (
     expected_failed_checks=lambda estimator: (
         EXPECTED_FAILURES_OF_CLASSIFIER if isinstance(estimator, LadderClassifier) else EXPECTED_FAILURES
     ),
-    xfail_strict=True,
 )
 def test_estimator_passes_check_of_scikit_learn(estimator, check):
     check(estimator)

@@ -46,7 +46,7 @@ def test_no_bar_is_drawn_if_none_is_asked_for() -> None:
 
 
 def test_without_a_terminal_standard_error_gets_messages_and_no_epochs(capfd: pytest.CaptureFixture[str]) -> None:
-    message = "starting 40 members on cuda, about 6.2 GB " * 3  # whatever its width
+    message = "starting 40 members on cuda, about 6.2 GB" * 3  # whatever its width
     with progress_bar(title="[full], 100 labels") as callback:
         callback(Progress(0, 150, [], message))
         callback(Progress(1, 150, [line(12.345, 0.6789, validation_error=4.5)]))

@@ -519,7 +519,7 @@ def test_a_safetensors_file_without_a_header_of_tikas_raises_model_file_error(tm
 
 def test_tensors_of_a_type_that_torch_does_not_have_raise_model_file_error(saved: Path) -> None:
     saved.write_bytes(saved.read_bytes().replace(b'"F32","shape":[2,3]', b'"F4" , "shape":[48]'))  # four bits a value
-    with pytest.raises(ModelFileError, match="F4"):
+    with pytest.raises(ModelFileError, match=saved.name):
         read_tensors(saved)
 
 

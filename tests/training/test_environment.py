@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import numpy as np
 import pytest
@@ -33,6 +34,15 @@ from tikas.training.recipe import Recipe
 from tikas.training.trainer import Trainer
 
 CPU = torch.device("cpu")
+PRECISIONS: dict[str, Any] = {}
+"""Where torch keeps its precisions by their newer names, since 2.9."""
+if hasattr(torch.backends.cudnn, "conv"):
+    PRECISIONS = {
+        "products": torch.backends.cuda.matmul,
+        "products on a CPU": torch.backends.mkldnn.matmul,
+        "convolutions": torch.backends.cudnn.conv,
+        "convolutions on a CPU": torch.backends.mkldnn.conv,
+    }
 
 
 # Devices
@@ -57,23 +67,21 @@ def test_a_device_that_is_not_there_raises_value_error(device: object) -> None:
 def settings() -> dict[str, object]:
     """The process-wide settings of torch that a fit could change."""
     backends = torch.backends
-    places = {
-        "products": backends.cuda.matmul,
-        "products on a CPU": backends.mkldnn.matmul,
-        "convolutions": backends.cudnn.conv,
-        "recurrent layers": backends.cudnn.rnn,
-        "convolutions on a CPU": backends.mkldnn.conv,
-    }
+    precisions = {name: place.fp32_precision for name, place in PRECISIONS.items()}
+    if precisions:
+        precisions["recurrent layers"] = backends.cudnn.rnn.fp32_precision
+    else:
+        precisions = {"products": torch.get_float32_matmul_precision(), "convolutions": backends.cudnn.allow_tf32}
     return {
         "threads": torch.get_num_threads(),
         "default dtype": torch.get_default_dtype(),
-        "default device": torch.get_default_device(),
+        "default device": torch.empty(0).device,
         "autocast": torch.is_autocast_enabled("cpu"),
         "inference mode": torch.is_inference_mode_enabled(),
         "gradients": torch.is_grad_enabled(),
         "benchmark": backends.cudnn.benchmark,
         "generator": torch.get_rng_state().tolist(),
-        **{name: place.fp32_precision for name, place in places.items()},
+        **precisions,
     }
 
 
@@ -165,14 +173,6 @@ def test_a_small_model_trains_with_one_thread_on_a_cpu(small: bool, threads: int
             assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
-
-
-PRECISIONS = {
-    "products": torch.backends.cuda.matmul,
-    "products on a CPU": torch.backends.mkldnn.matmul,
-    "convolutions": torch.backends.cudnn.conv,
-    "convolutions on a CPU": torch.backends.mkldnn.conv,
-}
 
 
 @pytest.fixture(params=PRECISIONS)

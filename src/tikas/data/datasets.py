@@ -9,6 +9,7 @@ import tarfile
 import textwrap
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
@@ -215,7 +216,8 @@ def _download(name: str, source: Source) -> list[Path]:
     level = logger.level
     logger.setLevel("WARNING")  # the progress bar says what is downloaded
     try:
-        with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        progress = Progress(console=console, transient=True)
+        with progress if console.is_terminal else nullcontext():
             return [_download_file(name, source, file, progress) for file in source.hashes]
     finally:
         logger.setLevel(level)

@@ -350,7 +350,8 @@ class Ladder(nn.Module):
             activations.latents.append(latents)
             activations.statistics.append(statistics)
             hidden, below = rung.activate(torch.cat(latents, row_dim(rung.shape))), rung.shape
-        return activations._replace(outputs=torch.split(hidden, sizes, row_dim(below)))
+        outputs = torch.split(hidden, sizes, row_dim(below))
+        return Activations(activations.latents, activations.statistics, outputs)
 
     def _decode(self, activations: Activations, stream: int) -> dict[int, Tensor]:
         """Run the decoder: u_L = N(h̃_L);  uₗ = N(Vₗ₊₁ ẑₗ₊₁);  ẑₗ = g(z̃ₗ, uₗ). Return the unnormalized ẑ by level."""

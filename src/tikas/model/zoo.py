@@ -139,8 +139,9 @@ def _accepts(name: str, side: int) -> bool:
         else:
             import torch
 
-            with torch.device("meta"):  # shapes without values
-                MODULES[name](1, 1)(torch.empty(1, 1, side, side))
+            with torch.device("meta"):  # no initial weights are drawn
+                network = MODULES[name](1, 1)
+            network.to_empty(device="cpu").eval()(torch.empty(1, 1, side, side, device="cpu"))
     except (MapTooSmallError, RuntimeError):
         return False
     return True
