@@ -475,3 +475,10 @@ class TestForgedFiles:
         assert "preprocessing" in forged_error(tmp_path, {**tensors, **other}, header)
         rest = {name: tensor for name, tensor in tensors.items() if not name.startswith("preparation")}
         assert "Whitening" in forged_error(tmp_path, rest, header)
+
+
+def test_a_safetensors_file_of_another_program_is_not_a_tikas_file(tmp_path) -> None:
+    path = tmp_path / "other.safetensors"
+    path.write_bytes(safetensors_bytes({"weight": torch.zeros(2)}))
+    with pytest.raises(ModelFileError, match=r"other\.safetensors is not a tikas file"):
+        tikas.load(path)

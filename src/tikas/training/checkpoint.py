@@ -68,8 +68,8 @@ def write_tensors(path: str | Path, tensors: Mapping[str, Tensor], header: Mappi
     except OSError as error:
         raise type(error)(
             error.errno,
-            f"The file could not be written ({error.strerror}); an existing file is unchanged. Give a path in a "
-            f"writable folder with {len(payload) / 1e6:.3g} MB of free space",
+            f"The file could not be written ({error.strerror}); an existing file is unchanged. Give a path in an "
+            f"existing, writable folder with {len(payload) / 1e6:.3g} MB of free space",
             str(path),
         ) from error
     return path
@@ -109,8 +109,8 @@ def _read_header(path: Path) -> tuple[str, dict[str, Any], str]:
         raise ModelFileError(f"{path} is not a file. Give the path of a file that tikas wrote.")
     try:
         with safe_open(path, framework="pt") as file:
-            metadata = file.metadata()
-        text, checksum = metadata[_HEADER], metadata[_CHECKSUM]
+            metadata = file.metadata() or {}
+        text, checksum = metadata.get(_HEADER, "null"), metadata.get(_CHECKSUM, "")
         header = json.loads(text)
     except (SafetensorError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise ModelFileError(
@@ -137,7 +137,8 @@ def _replace_file(path: Path, payload: bytes) -> None:
     target = Path(os.path.realpath(path))  # of a link, the file that it points to
     if target.exists() and not target.is_file() and not target.is_dir():
         raise OSError(errno.EINVAL, "Not a regular file", str(target))
-    temporary = target.with_name(f".{target.name}.{uuid4().hex}.partial")
+    name = os.fsdecode(os.fsencode(target.name)[:200])  # a file name has at most 255 bytes
+    temporary = target.with_name(f".{name}.{uuid4().hex}.partial")
     try:
         with temporary.open("xb") as file:
             file.write(payload)
