@@ -90,7 +90,8 @@ def test_values_are_predicted_and_compared(run, capsys) -> None:
     printed = [float(value) for value in captured.out.splitlines()[1:]]
     rows = pd.DataFrame({"a": [1, -1, -0.333, 0], "b": [0, 0.5, 0, 0]})
     np.testing.assert_allclose(printed, model.predict(rows), rtol=1e-12)
-    assert float(captured.err.removeprefix("R² on the 3 rows with a target: ")) > 0.8  # -1 is a value like any other
+    error = np.sqrt(np.mean(np.square(np.subtract(printed[:3], [3, -3, -1]))))  # -1 is a value like any other
+    assert captured.err == f"RMSE on the 3 rows with a target: {error:.4g}\n"
     assert run("predict", "m.safetensors", "rows.csv", "--probabilities") == 2
     assert "--probabilities: m.safetensors" in capsys.readouterr().err
     Path("rows.csv").write_text("b,a,value\n0,1,\n0,0,\n")
@@ -221,3 +222,14 @@ def test_neither_the_model_nor_the_rows_are_overwritten(run, capsys) -> None:
         assert run("predict", "m.safetensors", "rows.csv", "--output", output) == 2
         assert f"--output {output}" in capsys.readouterr().err
     assert {path: path.read_bytes() for path in Path().iterdir()} == before
+
+
+def test_a_missing_file_and_a_gap_in_a_column_of_the_model_are_named(run, capsys) -> None:
+    save_classifier(columns=("size",))
+    assert run("predict", "m.safetensors", "missing.csv") == 2
+    assert "missing.csv does not exist" in capsys.readouterr().err
+    Path("rows.csv").write_text("name,size\nbob,\neve,1\n")
+    assert run("predict", "m.safetensors", "rows.csv") == 2
+    error = capsys.readouterr().err
+    assert "row 1, column 'size'" in error
+    assert "--ignore" not in error  # the model needs the column

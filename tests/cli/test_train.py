@@ -35,7 +35,7 @@ def test_both_errors_are_printed_and_the_model_is_saved(run, capsys) -> None:
     captured = capsys.readouterr()
     saved, title, *table = captured.out.splitlines()
     assert saved == "model saved to models/digits.safetensors"
-    assert "digits, 50 labels, 16, 2 epochs" in title
+    assert "digits: 1297 rows, 50 labeled, 10 classes; 16, 2 epochs" in title
     assert re.search(r"test error .* seconds", captured.out)
     assert [line.split("│")[1].strip() for line in table if " % " in line] == [
         "ladder",
@@ -105,7 +105,7 @@ def test_options_set_the_recipe_of_the_saved_model(run) -> None:
 
 def test_a_network_without_hidden_rungs_connects_the_input_to_the_top(run, capsys) -> None:
     assert run("train", "--network", "", "--epochs", "2", "--quiet", "--no-baseline", *OUTPUT) == 0
-    assert "digits, 50 labels, no hidden layers, 2 epochs" in capsys.readouterr().out
+    assert "10 classes; no hidden layers, 2 epochs" in capsys.readouterr().out
     assert tikas.load("m.safetensors").ladder_.shapes == [(64,), (10,)]
 
 
@@ -140,7 +140,7 @@ def test_brackets_in_a_file_name_are_printed_as_they_are(run, capsys) -> None:
     Path("mine[").mkdir()
     for name in ("mine[old].csv", "mine[/old].csv"):
         assert run("train", *write_table(name), *QUICK) == 0
-        assert f"{name}, all labels" in capsys.readouterr().out
+        assert f"{name}: " in capsys.readouterr().out
 
 
 def test_a_class_with_too_few_labels_is_named_in_the_error(run, capsys) -> None:
@@ -192,7 +192,7 @@ def test_a_folder_of_images_is_trained_on_and_its_test_images_are_measured(
     options = ["--network", "conv 4 3", "max 2", "--epochs", "2", "--batch-size", "20", "--quiet"]
     assert run("train", "--data", str(photos), *options, "--preprocess", preprocess, *OUTPUT) == 0
     printed = capsys.readouterr().out
-    assert "photos.v2, all labels" in printed
+    assert "photos.v2: 50 rows, 40 labeled, 2 classes; " in printed
     assert "test error" in printed
     model = tikas.load("m.safetensors")
     assert (model.recipe_.costs, model.preprocess, model.input_shape_) == ((1.0,), preprocess, (1, 8, 8))

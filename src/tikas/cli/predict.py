@@ -44,7 +44,7 @@ def predict(
     ] = None,
     device: Device = None,
 ) -> None:
-    """Predict the rows of a file, or the images of a folder, with a saved model.
+    """Predict rows or images with a saved model.
 
     Prints the predictions as CSV, and their error on labeled rows to standard error. Images are labeled if the name of
     their folder is a class.
@@ -120,7 +120,6 @@ def _read_table(
 def _print_error_rate(model: LadderClassifier | LadderRegressor, predicted: NDArray[Any], labels: NDArray[Any]) -> None:
     """Print the error on labeled rows, or R² for a regression, to standard error."""
     import numpy as np
-    from sklearn.metrics import r2_score
 
     from tikas.data.labels import is_unlabeled
 
@@ -130,7 +129,8 @@ def _print_error_rate(model: LadderClassifier | LadderRegressor, predicted: NDAr
         return
     predicted, labels = predicted[known], labels[known]
     if regression:
-        print(f"R² on the {len(labels)} rows with a target: {r2_score(labels, predicted):.3f}", file=sys.stderr)
+        error = ((predicted - labels) ** 2).mean() ** 0.5
+        print(f"RMSE on the {len(labels)} rows with a target: {error:.4g}", file=sys.stderr)
         return
     wrong = [not _is_same(*pair) for pair in zip(predicted.tolist(), labels.tolist(), strict=True)]
     print(f"error on the {len(labels)} labeled rows: {100 * np.mean(wrong):.2f} %", file=sys.stderr)

@@ -49,10 +49,10 @@ def reproduce(
     device: Device = None,
     quiet: Quiet = False,
 ) -> None:
-    """Train and measure the members of the paper's experiments that have no record yet.
+    """Train what the paper's tables still lack.
 
-    A member's record is written when its ensemble is finished. After an interruption, the same command resumes from the
-    last snapshot.
+    Every seed that has no record in --results is trained; its record is written when its ensemble is finished. After an
+    interruption, the same command resumes from the last snapshot.
 
     \b
     tikas reproduce --list

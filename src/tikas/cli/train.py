@@ -140,10 +140,10 @@ def train(
     device: Device = None,
     quiet: Quiet = False,
 ) -> None:
-    """Train a ladder, and the same network without denoising costs to compare it with.
+    """Train a ladder network and save it.
 
-    Prints the error of both on test rows, or on known labels that --labels or --validation left out, and saves the
-    ladder for `tikas predict`.
+    Prints its error on test rows, or on known labels that --labels or --validation left out, beside that of the same
+    network without denoising costs. `tikas predict` reads the saved file.
 
     If the training is stopped, the same command continues from the snapshots in the folder OUTPUT.unfinished, and the
     result is the same.
@@ -244,7 +244,10 @@ def train(
 
     if lines:
         hidden = "-".join(map(str, ladder.recipe_.network)) or "no hidden layers"
-        _print_table(f"{data}, {labels} labels, {hidden}, {ladder.n_iter_} epochs", columns, lines)
+        counts = f"{len(train_rows)} rows, {len(splits[0].labeled)} labeled"
+        if train_rows.classes is not None:
+            counts += f", {len(train_rows.classes)} classes"
+        _print_table(f"{data}: {counts}; {hidden}, {ladder.n_iter_} epochs", columns, lines)
     if not columns:
         print("No error is reported: there are no test rows. Hold out labeled rows with --validation N.")
     raise typer.Exit(exit_code)

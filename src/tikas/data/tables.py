@@ -143,6 +143,8 @@ def _read(path: Path, feature_names: Sequence[str], target: str | None, ignore: 
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
         raise ValueError(f"{path} has the suffix {suffix!r}; expected {', '.join(SUFFIXES)}, or a folder of images.")
+    if not path.exists():
+        raise FileNotFoundError(f"{path} does not exist. Give the path of a table, or of a folder of images.")
     if suffix in (".npy", ".npz"):
         return _read_arrays(path, target)
     if suffix == ".parquet":
@@ -160,7 +162,7 @@ def _read(path: Path, feature_names: Sequence[str], target: str | None, ignore: 
         cells = frame[label].astype(object)
         texts = cells.where(cells.notna(), "").map(str).str.strip()
     chosen = [names[column] if names else str(column + 1) for column in features]
-    values = _feature_values(path, frame[features], chosen)
+    values = _feature_values(path, frame[features], chosen, required=bool(feature_names))
     return _Table(values, tuple(chosen) if names else (), texts)
 
 
@@ -253,7 +255,7 @@ def _listed(names: Sequence[str], separator: str = ", ") -> str:
     return separator.join(names[:MAX_NAMED]) + (f"{separator}…" if len(names) > MAX_NAMED else "")
 
 
-def _feature_values(path: Path, frame: pd.DataFrame, names: Sequence[str]) -> NDArray[np.float64]:
+def _feature_values(path: Path, frame: pd.DataFrame, names: Sequence[str], *, required: bool) -> NDArray[np.float64]:
     """Return the features as numbers; otherwise raise ValueError with the first wrong cell of each column."""
     values = np.stack([_as_numbers(frame[column]) for column in frame], axis=1)
     wrong = np.isnan(values)
@@ -262,11 +264,11 @@ def _feature_values(path: Path, frame: pd.DataFrame, names: Sequence[str]) -> ND
         row = int(wrong[:, column].argmax())
         problems[names[column]] = f"row {row + 1}, column {names[column]!r}: {str(frame.iat[row, column]).strip()!r}"
     if problems:
+        ignore = f"; or leave out the columns: {shlex.join(['--ignore', *problems])}. If they are the labels: --target"
         raise ValueError(
             f"{path} contains cells that are not numbers (rows are counted from 1 below the header): "
             f"{_listed(list(problems.values()), '; ')}. Write numbers like 12.5, encode text, and fill in missing "
-            f"values; or leave out the columns: {shlex.join(['--ignore', *problems])}. If they are the labels: "
-            "--target."
+            f"values{'' if required else ignore}."
         )
     return values
 
