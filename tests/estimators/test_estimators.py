@@ -727,3 +727,11 @@ class TestTorchSettings:
         with torch.autocast("cpu", torch.bfloat16):
             found = clone(model).fit(IMAGES[:300], DIGITS[:300]).predict_proba(IMAGES[:50])
         assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("column", [["red", "blue"] * 10, pd.date_range("2020", periods=20)], ids=["text", "dates"])
+def test_columns_that_are_not_numbers_are_named(column) -> None:
+    frame = pd.DataFrame({"size": np.arange(20.0), "color": column})
+    with pytest.raises((TypeError, ValueError)) as raised:
+        LadderClassifier((4,), epochs=1).fit(frame, [0, 1] * 10)
+    assert "['color']" in raised.value.__notes__[0]

@@ -36,7 +36,8 @@ def as_images(x: NDArray[Any]) -> NDArray[Any]:
     images = x[:, None] if x.ndim == 3 else x
     if images.ndim != 4:
         raise ValueError(
-            f"Got images of shape {x.shape}; expected (n, channels, height, width), or (n, height, width)."
+            f"X has shape {x.shape}; convolutions and pooling take images (n, channels, height, width), or (n, height, "
+            "width). Reshape X, or for a table choose a dense network, such as (256, 128)."
         )
     n, height, width, channels = images.shape
     # Certainly channels last: square images, or few channels behind long sides. Other shapes only get a warning.

@@ -132,17 +132,24 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
 
     def _as_floats(self, X: ArrayLike, *, reset: bool) -> Array:
         """Return X as finite float32 ``(n, ...)``; `reset` as for `validate_data`."""
-        with np.errstate(over="ignore", invalid="ignore"):  # check_array raises if values are infinite
-            rows: Array = check_array(
-                X,
-                dtype=np.float32,
-                order="C",
-                allow_nd=True,
-                force_writeable=True,  # torch warns about read-only memory
-                ensure_min_samples=2 if reset else 1,
-                estimator=self,
-                input_name="X",
-            )
+        try:
+            with np.errstate(over="ignore", invalid="ignore"):  # check_array raises if values are infinite
+                rows: Array = check_array(
+                    X,
+                    dtype=np.float32,
+                    order="C",
+                    allow_nd=True,
+                    force_writeable=True,
+                    ensure_min_samples=2 if reset else 1,
+                    estimator=self,
+                    input_name="X",
+                )
+        except (TypeError, ValueError) as error:
+            if hasattr(X, "select_dtypes"):
+                columns = X.select_dtypes(exclude=["number", "bool", "boolean"]).columns.tolist()
+                if columns:
+                    error.add_note(f"Columns that are not numbers or booleans: {columns}. Encode or drop them.")
+            raise
         table = X if rows.ndim == 2 else rows.reshape(len(rows), -1)
         validate_data(self, table, reset=reset, skip_check_array=True)
         return rows
