@@ -652,3 +652,8 @@ def test_costs_train_under_distributed_data_parallel(tmp_path, monkeypatch):
     finally:
         torch.distributed.destroy_process_group()
     torch.testing.assert_close(model.network.head.weight.grad, expected)
+
+
+def test_a_class_instead_of_a_module_raises_type_error() -> None:
+    with pytest.raises(TypeError, match=r"Linear.*nn\.Module"):
+        gamma(nn.Linear, n_classes=3)

@@ -649,3 +649,17 @@ def test_a_ladder_learns_without_labels_to_remove_noise():
     assert after < 0.7 * before  # 0.2 would be perfect; before training (ẑ = 0) it is 28
     assert torch.equal(denoised, ladder.denoise(rows, noise=noise)[0])
     assert not torch.allclose(denoised, ladder.denoise(rows)[0])
+
+
+def test_a_deviation_instead_of_noise_tensors_raises_type_error() -> None:
+    ladder = Ladder((4,), [Dense(3)])
+    with pytest.raises(TypeError, match=r"noise=0\.3"):
+        ladder.costs(torch.rand(6, 4), torch.rand(3, 4), torch.arange(3), noise=0.3)
+
+
+def test_a_printed_ladder_shows_shape_noise_and_cost_of_each_level() -> None:
+    ladder = Ladder((4,), [Dense(3)], noise=0.2, costs=(10, 1))
+    assert re.findall(r"shape=.*", str(ladder)) == [
+        "shape=(4,), noise=0.2, cost=10.0",
+        "shape=(3,), noise=0.2, cost=1.0",
+    ]

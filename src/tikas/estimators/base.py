@@ -139,7 +139,7 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
                     dtype=np.float32,
                     order="C",
                     allow_nd=True,
-                    force_writeable=True,
+                    force_writeable=True,  # torch warns about read-only memory
                     ensure_min_samples=2 if reset else 1,
                     estimator=self,
                     input_name="X",

@@ -470,6 +470,8 @@ def _source(noise: Sequence[Tensor] | None, part: slice) -> NoiseSource:
 
 
 def _check_network(network: nn.Module) -> None:
+    if not isinstance(network, nn.Module):
+        raise TypeError(f"Got network={network!r}; expected an instance of nn.Module.")
     for module in network.modules():
         if isinstance(module, Ladder | Gamma):
             raise TypeError(f"The network is or contains a {type(module).__name__}, which has its own costs.")

@@ -605,6 +605,8 @@ class Ladder(nn.Module):
         """Check the given noise, or draw it, for `count` rows."""
         if noise is None:
             return self.draw_noise(batch, count)
+        if isinstance(noise, float | int):
+            raise TypeError(f"Got noise={noise}; expected tensors. Give deviations when the ladder is built.")
         members = tuple(batch.shape[: row_dim(self.shapes[0])])
         given, expected = [tuple(level.shape) for level in noise], [(*members, count, *each) for each in self.shapes]
         if given != expected:

@@ -113,6 +113,9 @@ class Rung(nn.Module):
         self.denoiser: Denoiser | None = None
         self.back: Back | None = None
 
+    def extra_repr(self) -> str:
+        return f"shape={self.shape}, noise={self.noise}, cost={self.cost}"
+
     def add_back(self) -> None:
         """Add the decoder operation."""
         raise NotImplementedError
