@@ -333,6 +333,37 @@ def test_a_model_file_in_the_place_of_a_snapshot_raises_value_error(tmp_path: Pa
         Checkpointer(tmp_path).open([{"seed": 0}])
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"identity": None},
+        {"identity": []},
+        {"updates": "20"},
+        {"history": [{"epoch": None}]},
+        {"history": [5]},
+        {"resumed_after": [[]]},
+    ],
+)
+def test_a_snapshot_with_wrong_fields_raises_model_file_error(tmp_path: Path, change: dict[str, object]) -> None:
+    open_and_save(tmp_path, [20])
+    path = tmp_path / "member-0.0.safetensors"
+    tensors, header = read_tensors(path)
+    write_tensors(path, tensors, header | change)
+    with pytest.raises(ModelFileError, match=r"member-0\.0"):
+        Checkpointer(tmp_path).open([{"seed": 0}])
+
+
+@pytest.mark.parametrize("state", [None, torch.zeros(7), torch.zeros(5056, dtype=torch.uint8)])
+def test_a_snapshot_with_wrong_states_of_generators_raises_value_error(tmp_path: Path, state: torch.Tensor | None):
+    train([RECIPE], tmp_path, stop_after=2)
+    for path in tmp_path.glob("*.safetensors"):
+        tensors, header = read_tensors(path)
+        rest = {name: tensor for name, tensor in tensors.items() if name != "batches.noise"}
+        write_tensors(path, rest if state is None else {**rest, "batches.noise": state}, header)
+    with pytest.raises(ValueError, match=r"random generators.*Delete"):
+        train([RECIPE], tmp_path)
+
+
 def test_a_snapshot_of_other_shapes_raises_value_error_that_names_both(tmp_path: Path) -> None:
     train([RECIPE], tmp_path, stop_after=2)
     path = tmp_path / "member-0.1.safetensors"

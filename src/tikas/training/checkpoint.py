@@ -462,7 +462,8 @@ def _is_snapshot(header: Mapping[str, Any]) -> bool:
     fields = {"identity": dict, "history": list, "updates": int, "resumed_after": list}
     if header.get("kind") != _KIND or not all(isinstance(header.get(name), kind) for name, kind in fields.items()):
         return False
-    return all(isinstance(line, dict) and isinstance(line.get("epoch"), int) for line in header["history"])
+    epochs = [line.get("epoch") if isinstance(line, dict) else None for line in header["history"]]
+    return all(isinstance(epoch, int) for epoch in (*epochs, *header["resumed_after"]))
 
 
 def identity_of(

@@ -194,7 +194,13 @@ def load_engine_state(
                 "it: delete the snapshot to start again."
             )
         tensor.copy_(saved[0] if members == 1 else saved)
-    batches.load_state_dict({name: state[f"batches.{name}"] for name in ("order", "noise")}, updates % batches.updates)
+    try:
+        generators = {name: state[f"batches.{name}"] for name in ("order", "noise")}
+        batches.load_state_dict(generators, updates % batches.updates)
+    except (LookupError, RuntimeError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"The snapshot has no states of the random generators that fit ({error}). Delete it to start again."
+        ) from error
 
 
 def choose_engine(models: Sequence[Model], batches: Batches, updates: int, *, exact: bool) -> Engine:
