@@ -88,9 +88,9 @@ class TestArrays:
             (IRIS * 1e300, "too large for dtype.*float32"),
             (np.where(IRIS > 2, np.nan, IRIS), "NaN"),
             (np.where(IRIS > 2, np.inf, IRIS), "infinity"),
-            (np.ones((150, 4)), "4 columns holds a single value in all 150 rows"),
-            (IRIS * 1e-310, "single value.*float32"),  # zero in float32
-            (IRIS + 1e9, "single value.*float32.*subtract the mean"),
+            (np.ones((150, 4)), "4 columns has the same value in all 150 rows"),
+            (IRIS * 1e-310, "same value.*float32"),  # zero in float32
+            (IRIS + 1e9, "same value.*float32.*subtract the mean"),
         ],
     )
     @pytest.mark.parametrize("preprocess", ["none", "standardize"])
