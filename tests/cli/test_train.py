@@ -374,7 +374,7 @@ def test_ctrl_c_keeps_what_was_learned(run, capsys, monkeypatch) -> None:
     assert "16, 2 epochs" in captured.out
     assert "model saved to m-interrupted.safetensors" in captured.out
     assert captured.out.count(" %") == 1
-    assert captured.err == "tikas: ladder: interrupted\n"
+    assert captured.err.startswith("tikas: ladder: interrupted")
     assert tikas.load("m-interrupted.safetensors").n_iter_ == 2
 
 
@@ -383,7 +383,7 @@ def test_ctrl_c_before_the_first_epoch_leaves_no_model(run, capsys, monkeypatch)
     assert run("train", *QUICK, *OUTPUT) == 130
     captured = capsys.readouterr()
     assert "model saved" not in captured.out
-    assert captured.err == "tikas: ladder: interrupted\n"
+    assert captured.err.startswith("tikas: ladder: interrupted")
     assert not list(Path().glob("*.safetensors"))
 
 
