@@ -386,7 +386,11 @@ def test_validation_takes_its_statistics_from_rows_spread_over_all(monkeypatch: 
 
 
 class Frozen(nn.BatchNorm1d):
-    """A layer that stays in eval mode while the network around it trains."""
+    """A layer with statistics that stays in eval mode while the network around it trains."""
+
+    def __init__(self, features: int) -> None:
+        super().__init__(features)
+        self.running_var.fill_(2.0)
 
     def train(self, mode: bool = True) -> Self:  # noqa: ARG002
         return super().train(False)
