@@ -4,9 +4,11 @@
 
 Each way reads the same Parquet files of 30 float32 columns, predicts them with a network of the estimators' default
 size, and gathers the predictions in one frame. Every way runs once before it is measured, which starts its processes
-and loads the model there; then the median of the rounds is taken. Needs the extra `cluster`.
+and loads the model there; then the median of the rounds is taken. `load` is the machine's load average: where it
+exceeds the number of workers by far, the figures mean little. Needs the extra `cluster`.
 """
 
+import os
 import tempfile
 import time
 from collections.abc import Callable
@@ -35,8 +37,9 @@ def write_files(folder: Path, rows: int) -> Predictor:
     labels = np.where(table["column 0"] > 0, "yes", "no")
     model = LadderClassifier(epochs=1, random_state=0).fit(table[:2000], labels[:2000])
     table["id"] = np.arange(rows)
+    (folder / "rows").mkdir()
     for number, part in enumerate(np.array_split(np.arange(rows), FILES)):
-        table.iloc[part].to_parquet(folder / f"part-{number:02}.parquet", index=False)
+        table.iloc[part].to_parquet(folder / f"rows/part-{number:02}.parquet", index=False)
     return Predictor(model.save(folder / "model.safetensors"), keep=["id"])
 
 
@@ -65,17 +68,17 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         predictor = write_files(folder, options.rows)
-        files = sorted(map(str, folder.glob("*.parquet")))
+        files = sorted(map(str, folder.glob("rows/*.parquet")))
 
         def measure(what: str, score: Callable[[], pd.DataFrame]) -> None:
             taken = seconds(score, options.rows, options.rounds)
-            details = {"rows_per_second": round(options.rows / taken), "seconds": taken, "rows": options.rows}
+            details = {"rows_per_second": round(options.rows / taken), "seconds": taken, "load": os.getloadavg()[0]}
             report(Figure("scoring", what, details=details), options, torch.device("cpu"))
 
         measure("predictor alone", lambda: pd.concat([predictor(pd.read_parquet(file)) for file in files]))
 
         ray.init(num_cpus=options.workers, include_dashboard=False)
-        scored = ray.data.read_parquet(files).map_batches(predictor, batch_size=BATCH_SIZE)
+        scored = ray.data.read_parquet(str(folder / "rows")).map_batches(predictor, batch_size=BATCH_SIZE)
         measure(f"Ray Data, {options.workers} workers", scored.to_pandas)
         ray.shutdown()
 
