@@ -30,8 +30,9 @@ tables: $(READY)
 bench: $(READY)
 	$(BIN)/python benchmarks/bench.py
 
-# Mutated files of every kind that tikas reads, for some minutes.
+# Kill trainings at random moments and continue them, and read mutated files of every kind (docs/reliability.md).
 soak: $(READY)
+	$(BIN)/python benchmarks/soak.py --record results/soak.jsonl
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/fuzz.py
 
 # Known vulnerabilities of the versions in constraints.txt, from the database of PyPI; fails if it cannot be reached.

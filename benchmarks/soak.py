@@ -6,7 +6,7 @@ Three tasks: a fit in Python, `tikas train` and `tikas reproduce`. Epochs have t
 after each, so that many kills hit a snapshot while it is written. SIGKILL comes after a random part of the time that
 the task takes; the same call then continues, and may be killed again. A kill is survived if in the end every weight,
 the history (without its seconds), every prediction, every record and every printed error equal those of the task
-without kills, and no snapshot is left.
+without kills, and no snapshot is left. A fourth task, "compiled fit", takes a C++ compiler and some minutes more.
 """
 
 from __future__ import annotations
@@ -54,6 +54,14 @@ def fit(epochs: int) -> None:
     classifier.save("model.safetensors")
 
 
+def compiled_fit(epochs: int) -> None:
+    """Do the same with compiled updates."""
+    from tikas.training import engines
+
+    engines.COMPILE_FROM = 0.0
+    fit(epochs)
+
+
 def train(epochs: int) -> None:
     """Train a ladder and its baseline on the command line."""
     from tikas.cli import main
@@ -83,7 +91,12 @@ class Task(NamedTuple):
     epochs: int
 
 
-TASKS = {"fit in Python": Task(fit, 24), "tikas train": Task(train, 24), "tikas reproduce": Task(reproduce, 12)}
+TASKS = {
+    "fit in Python": Task(fit, 24),
+    "tikas train": Task(train, 24),
+    "tikas reproduce": Task(reproduce, 12),
+    "compiled fit": Task(compiled_fit, 200),
+}
 
 
 def run_in(folder: Path, task: Task) -> None:
@@ -164,6 +177,7 @@ def soak(task: Task, kills: int, random: np.random.Generator) -> dict[str, Any]:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = new_parser(__doc__)
     parser.add_argument("--kills", type=int, default=20, help="kills of each task (default: 20)")
+    parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS)[:3], help="by default the first three")
     parser.add_argument("--seed", type=int, help="determines when processes are killed; by default random")
     parser.add_argument("--quick", action="store_true", help="a third of the epochs, to try this script out")
     options = parser.parse_args(arguments)
@@ -175,8 +189,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     server.join()
     print(f"{'task':<18}{'kills':>7}{'survived':>10}{'while writing':>15}{'compared runs':>15}{'seconds':>9}")
     random, lost = np.random.default_rng(options.seed), 0
-    for name, task in TASKS.items():
-        task = task._replace(epochs=task.epochs // 3) if options.quick else task
+    for name in options.tasks:
+        task = TASKS[name]
+        if options.quick:
+            task = task._replace(epochs=task.epochs // 3)
         counts = soak(task, options.kills, random)
         figures = [counts[key] for key in ("kills", "survived", "while_writing", "finished")]
         line = f"{name:<18}{figures[0]:>7}{figures[1]:>10}{figures[2]:>15}{figures[3]:>15}{counts['seconds']:>9.0f}"

@@ -1,6 +1,7 @@
 """`tikas train`: what it prints, which files it writes, and how its options act."""
 
 import re
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from tikas.cli.train import PRESETS
 from tikas.data.datasets import Dataset
 from tikas.data.splits import split
 from tikas.estimators.base import LadderEstimator
+from tikas.training.checkpoint import Checkpointer
 from tikas.training.engines import EagerEngine
 from tikas.training.recipe import SMALL, Recipe, default_costs, default_epochs
 from tikas.training.trainer import TrainingDivergedError
@@ -374,7 +376,7 @@ def test_ctrl_c_keeps_what_was_learned(run, capsys, monkeypatch) -> None:
     assert "16, 2 epochs" in captured.out
     assert "model saved to m-interrupted.safetensors" in captured.out
     assert captured.out.count(" %") == 1
-    assert captured.err.startswith("tikas: ladder: interrupted")
+    assert re.match("tikas: ladder: interrupted.*--restart", captured.err)
     assert tikas.load("m-interrupted.safetensors").n_iter_ == 2
 
 
@@ -383,7 +385,7 @@ def test_ctrl_c_before_the_first_epoch_leaves_no_model(run, capsys, monkeypatch)
     assert run("train", *QUICK, *OUTPUT) == 130
     captured = capsys.readouterr()
     assert "model saved" not in captured.out
-    assert captured.err.startswith("tikas: ladder: interrupted")
+    assert re.match("tikas: ladder: interrupted.*--restart", captured.err)
     assert not list(Path().glob("*.safetensors"))
 
 
@@ -404,3 +406,114 @@ def test_the_model_is_saved_before_it_is_measured(run, capsys, monkeypatch) -> N
     assert run("train", *QUICK, *OUTPUT) == 130
     assert "model saved to m.safetensors" in capsys.readouterr().out
     assert tikas.load("m.safetensors").n_iter_ == 2
+
+
+# Continuing
+
+
+@pytest.fixture
+def updates(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The updates that were made: 24 of the ladder and 24 of the baseline, unless they continue.
+
+    Set its first entry to send Ctrl-C before that update.
+    """
+    count, update = [0, 0], EagerEngine.update
+
+    def counted(engine: EagerEngine, *arguments: Any) -> Any:
+        count[1] += 1
+        if count[1] == count[0]:
+            signal.raise_signal(signal.SIGINT)
+        return update(engine, *arguments)
+
+    monkeypatch.setattr(EagerEngine, "update", counted)
+    return count
+
+
+def assert_same_model(path: str, other: str) -> None:
+    one, same = tikas.load(path), tikas.load(other)
+    for member, expected in zip(one.ladders_, same.ladders_, strict=True):
+        for (name, tensor), equal in zip(member.state_dict().items(), expected.state_dict().values(), strict=True):
+            np.testing.assert_array_equal(tensor, equal, name)
+    assert [{**line, "seconds": 0} for line in one.history_] == [{**line, "seconds": 0} for line in same.history_]
+
+
+@pytest.mark.parametrize(
+    ("stop", "network", "files"),
+    [
+        (3, "ladder", {"digits.unfinished"}),
+        (15, "ladder", {"digits.unfinished", "digits-interrupted.safetensors"}),
+        (30, "no denoising costs", {"digits.unfinished", "digits.safetensors"}),
+        (40, "no denoising costs", {"digits.unfinished", "digits.safetensors"}),
+    ],
+)
+def test_the_same_command_continues_after_ctrl_c(
+    run, capsys, updates, stop: int, network: str, files: set[str]
+) -> None:
+    options = ["train", *QUICK, "--members", "2", "--validation", "30"]
+    assert run(*options, "--output", "whole.safetensors") == 0
+    expected = re.findall(r"[\d.]+ ± [\d.]+ %", capsys.readouterr().out)
+    assert (updates[1], Path("whole.unfinished").exists()) == (48, False)
+    updates[:] = [stop, 0]
+    assert run(*options) == 130
+    assert re.search(f"{network}: interrupted.*--restart", capsys.readouterr().err)
+    assert {path.name for path in Path("models").iterdir()} == files
+    assert run(*options) == 0
+    printed = capsys.readouterr().out
+    assert "continuing from models/digits.unfinished" in printed
+    assert updates[1] == 48  # none is made twice
+    assert re.findall(r"[\d.]+ ± [\d.]+ %", printed) == expected
+    assert "resumed" in printed
+    assert_same_model("models/digits.safetensors", "whole.safetensors")
+    assert {path.name for path in Path("models").iterdir()} == (files | {"digits.safetensors"}) - {"digits.unfinished"}
+
+
+@pytest.mark.parametrize("stop", [15, 40])
+def test_restart_begins_again(run, updates, stop: int) -> None:
+    updates[0] = stop
+    assert run("train", *QUICK) == 130
+    updates[:] = [0, 0]
+    assert run("train", *QUICK, "--restart") == 0
+    assert updates[1] == 48
+    assert run("train", *QUICK, "--restart", "--output", "new.safetensors") == 0
+    assert_same_model("models/digits.safetensors", "new.safetensors")
+    assert not list(Path().glob("**/*.unfinished"))
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        (["--epochs", "3"], "epochs=2 then, 3 now"),
+        (["--labels", "60"], "labels"),
+        (["--seed", "1"], "seed"),
+        (["--members", "2"], "members: 1"),
+        (["--data", "rows.npz"], "data"),
+    ],
+)
+def test_another_command_is_refused_with_what_differs(run, capsys, updates, changed: list[str], named: str) -> None:
+    rows = np.random.default_rng(0).random((1297, 64))
+    np.savez("rows.npz", x=rows, y=np.arange(1297) % 10)
+    updates[0] = 30
+    assert run("train", *QUICK, "--labels", "50", *OUTPUT) == 130
+    capsys.readouterr()
+    assert run("train", *QUICK, "--labels", "50", *changed, *OUTPUT) == 2
+    message = capsys.readouterr().err
+    assert named in message
+    assert "--restart" in message
+    assert run("train", *QUICK, "--labels", "50", *changed, "--restart", *OUTPUT) == 0
+    assert not Path("m.unfinished").exists()
+
+
+def test_a_model_that_another_process_trains_is_refused(run, capsys) -> None:
+    other = Checkpointer("m.unfinished", names=["ladder-0"])
+    other.open([{"seed": 0}])
+    for options in ([], ["--restart"]):
+        assert run("train", *QUICK, *OUTPUT, *options) == 1
+        assert "Another process trains ladder-0 of m.unfinished" in capsys.readouterr().err
+    other.close()
+    assert run("train", *QUICK, *OUTPUT) == 0
+
+
+def test_a_ladder_that_diverges_leaves_no_snapshots(run) -> None:
+    assert run("train", *QUICK, "--learning-rate", "1e30", "--checkpoint-every", "0", *OUTPUT) == 1
+    assert not Path("m.unfinished").exists()
+    assert run("train", *QUICK, *OUTPUT) == 0

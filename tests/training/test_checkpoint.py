@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from tikas.training.checkpoint import Checkpointer, ModelFileError, identity_of,
 from tikas.training.engines import EagerEngine
 from tikas.training.environment import deferred_signals
 from tikas.training.recipe import Recipe
-from tikas.training.trainer import Trainer, TrainingResult
+from tikas.training.trainer import Trainer, TrainingDivergedError, TrainingResult
 
 ROWS = np.random.default_rng(0).normal(size=(60, 7)).astype(np.float32)
 CLASSES = np.arange(60) % 3
@@ -295,6 +296,29 @@ input()
     assert resume(tmp_path) == ([0], [0.0])  # the lock ends with the process
 
 
+@pytest.fixture
+def read_only_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder that this user must not write to; it is the current one, because its parents are private."""
+    resource = pytest.importorskip("resource", reason="Windows has no such users")
+    del resource
+    monkeypatch.chdir(tmp_path)
+    user = os.geteuid()
+    open_and_save(tmp_path / "folder", [20, 40])
+    for path in (tmp_path, tmp_path / "folder"):
+        path.chmod(0o555)
+    if user == 0:  # root may write everywhere
+        os.seteuid(65534)
+    yield Path("folder")
+    os.seteuid(user)
+    tmp_path.chmod(0o755)
+
+
+def test_a_read_only_folder_raises_os_error(read_only_folder: Path) -> None:
+    for folder in (read_only_folder, Path("new")):
+        with pytest.raises(OSError, match=folder.name):
+            Checkpointer(folder).open([{"seed": 0}])
+
+
 def test_a_folder_that_cannot_be_made_raises_os_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(OSError, match="file"):
@@ -401,6 +425,58 @@ def test_a_snapshot_that_cannot_be_taken_is_warned_of_and_training_continues(
             result = train([RECIPE], tmp_path)
     assert str(tmp_path) in str(warned[0].message)
     assert_equal_results(result, train([RECIPE]))
+
+
+def test_a_disk_that_is_full_after_any_number_of_bytes_leaves_the_snapshots_before(tmp_path: Path) -> None:
+    resource = pytest.importorskip("resource", reason="Windows does not limit the size of files")
+    open_and_save(tmp_path, [20, 40])
+    size = (tmp_path / "member-0.0.safetensors").stat().st_size
+    checkpointer, limits = Checkpointer(tmp_path), resource.getrlimit(resource.RLIMIT_FSIZE)
+    checkpointer.open([{"seed": 0}])
+    for written in range(size):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (written, limits[1]))
+        try:
+            with pytest.warns(UserWarning, match="File too large"):
+                checkpointer.save([0], lambda: {"model.beta": torch.full((1, 3), 60.0)}, [[{"epoch": 1}]], 60)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        assert len(list(tmp_path.iterdir())) == 3
+        assert [checkpoint.read_tensors(path)[1]["updates"] for path in sorted(tmp_path.glob("*0.[01].*"))] == [20, 40]
+    checkpointer.save([0], lambda: {"model.beta": torch.full((1, 3), 60.0)}, [[{"epoch": 1}]], 60)
+    checkpointer.close()
+    assert resume(tmp_path) == ([60], [60.0])
+
+
+def test_a_fit_whose_members_all_diverge_leaves_no_snapshots(tmp_path: Path, monkeypatch) -> None:
+    def diverge(*arguments: Any) -> dict[int, str]:
+        epoch = arguments[-1]
+        assert len(list((tmp_path / "folder").glob("*.safetensors"))) == min(epoch - 1, 2)
+        return {0: "a cost was not finite"} if epoch == 4 else {}
+
+    monkeypatch.setattr("tikas.training.trainer._find_divergence", diverge)
+    with pytest.raises(TrainingDivergedError):
+        train([RECIPE], tmp_path / "folder")
+    assert not (tmp_path / "folder").exists()
+
+
+def test_callbacks_see_every_epoch_once(tmp_path: Path) -> None:
+    seen: list[Progress] = []
+    train(OWN_RATES, tmp_path, stop_after=2, seen=seen)
+    train(OWN_RATES, tmp_path, seen=seen)
+    epochs = [(progress.epoch, [line["epoch"] for line in progress.members]) for progress in seen if progress.members]
+    assert epochs == [(epoch, [epoch] * 3) for epoch in range(1, 6)]
+
+
+def test_a_fit_that_was_saved_after_its_last_epoch_is_not_trained_again(tmp_path, monkeypatch) -> None:
+    splits = [split(CLASSES, labels=9, validation=10)]
+
+    def fit() -> TrainingResult:
+        checkpointer = Checkpointer(tmp_path, save_last=True)
+        return Trainer(RECIPE, device="cpu", checkpointer=checkpointer).fit(DATASET, splits, [0])
+
+    expected = fit()
+    monkeypatch.delattr(EagerEngine, "update")
+    assert_equal_results(fit(), expected)
 
 
 def test_members_that_diverged_are_not_saved_and_the_others_are(tmp_path: Path) -> None:
