@@ -467,6 +467,15 @@ def test_the_same_command_continues_after_ctrl_c(
     assert {path.name for path in Path("models").iterdir()} == (files | {"digits.safetensors"}) - {"digits.unfinished"}
 
 
+def test_what_a_killed_process_was_writing_is_deleted(run, updates) -> None:
+    updates[0] = 40
+    assert run("train", *QUICK, *OUTPUT) == 130
+    for folder, name in ((".", "m"), ("m.unfinished", "ladder-0.0")):
+        Path(folder, f".{name}.safetensors.0123.partial").write_bytes(b"half of it")
+    assert run("train", *QUICK, *OUTPUT) == 0
+    assert [path.name for path in Path().iterdir()] == ["m.safetensors"]
+
+
 @pytest.mark.parametrize("stop", [15, 40])
 def test_restart_begins_again(run, updates, stop: int) -> None:
     updates[0] = stop

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import time
 import warnings
 from collections.abc import Mapping, Sequence
@@ -241,6 +242,8 @@ def train(
     if exit_code != INTERRUPTED:
         for checkpointer in checkpointers.values():
             checkpointer.delete(range(members))
+        for partial in output.parent.glob(f".{glob.escape(output.name)}.*.partial"):
+            partial.unlink()  # a model that a killed process was writing
 
     if lines:
         hidden = "-".join(map(str, ladder.recipe_.network)) or "no hidden layers"
