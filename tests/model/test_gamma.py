@@ -591,6 +591,7 @@ def test_the_model_takes_the_precision_and_device_of_the_network():
     assert {parameter.grad.device.type for parameter in meta.parameters()} == {"meta"}
 
 
+@pytest.mark.skipif(torch.__version__ < "2.11", reason="older compilers do not take isinstance with a union of types")
 @pytest.mark.filterwarnings("ignore")
 def test_compiled_costs_are_one_graph_and_equal_the_eager_ones():
     # "aot_eager" leaves out the last stage, which generates machine code and takes long.

@@ -20,6 +20,7 @@ from torch import Tensor
 from torch._dynamo import config as dynamo
 from torch._dynamo.utils import counters
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.torch_version import TorchVersion
 
 from tikas.data.batches import Batches
 from tikas.data.datasets import Dataset
@@ -30,6 +31,7 @@ from tikas.training import checkpoint, compiled, trainer
 from tikas.training.callbacks import Progress
 from tikas.training.checkpoint import Checkpointer
 from tikas.training.compiled import (
+    MIN_TORCH,
     CompiledEngine,
     SlowTrainingWarning,
     adam_step,
@@ -42,6 +44,7 @@ from tikas.training.recipe import Recipe
 from tikas.training.trainer import Trainer, TrainingResult
 
 CPU = torch.device("cpu")
+COMPILES = pytest.mark.skipif(torch.__version__ < MIN_TORCH, reason=f"torch before {MIN_TORCH} is not compiled with")
 RECIPE = Recipe(network=(7, 6), costs=(10.0, 1.0, 0.1), batch_size=20, labeled_batch_size=10, epochs=4)
 RATES = torch.full((5,), 0.002)
 ROWS = torch.rand(100, 5, generator=torch.Generator().manual_seed(0))
@@ -270,6 +273,7 @@ def test_an_error_of_the_function_itself_is_raised_without_a_warning() -> None:
         compile_function(check)(torch.zeros(3))
 
 
+@COMPILES
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_backward_pass_that_cannot_be_compiled_is_noticed_with_the_forward_pass(monkeypatch) -> None:
     from torch._dynamo.backends.common import aot_autograd
@@ -286,6 +290,12 @@ def test_a_backward_pass_that_cannot_be_compiled_is_noticed_with_the_forward_pas
     torch.testing.assert_close(x.grad, torch.ones(3).cos())
 
 
+def test_a_version_of_torch_whose_compiler_fails_is_an_obstacle(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "__version__", TorchVersion("2.10.1+cu128"))
+    assert "2.10.1" in compile_obstacle(CPU)
+
+
+@COMPILES
 def test_a_missing_compiler_is_an_obstacle_that_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "cxx"
     monkeypatch.setenv("CXX", str(path))
@@ -294,6 +304,7 @@ def test_a_missing_compiler_is_an_obstacle_that_names_it(tmp_path: Path, monkeyp
     assert compile_obstacle(CPU) is None
 
 
+@COMPILES
 def test_a_gpu_needs_triton_and_a_c_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = torch.device("cuda")
     monkeypatch.setenv("CC", "missing-compiler")
@@ -306,6 +317,7 @@ def test_a_gpu_needs_triton_and_a_c_compiler(monkeypatch: pytest.MonkeyPatch) ->
 # What torch does not document
 
 
+@COMPILES
 @pytest.mark.parametrize("documented", [True, False], ids=["torch.compile takes the limit", "it does not"])
 def test_a_function_is_compiled_for_more_shapes_than_torch_allows_by_itself(monkeypatch, documented: bool) -> None:
     programs: list[torch.fx.GraphModule] = []

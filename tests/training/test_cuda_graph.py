@@ -21,6 +21,7 @@ from tikas.data import batches as batches_module
 from tikas.data.batches import Batches, generator
 from tikas.data.splits import split
 from tikas.model.ladder import Model
+from tikas.training.compiled import MIN_TORCH
 from tikas.training.cuda_graph import CudaGraphEngine, SideBySideEngine, SideStream
 from tikas.training.engines import EagerEngine, Engine, _choose_gpu_engine
 from tikas.training.recipe import Recipe
@@ -146,6 +147,7 @@ def test_a_gpu_packs_members_unless_they_convolve(recipe: Recipe, members: int, 
     assert len(engine.packed()) == (members if kind == "SideBySideEngine" else 1)
 
 
+@pytest.mark.skipif(torch.__version__ < MIN_TORCH, reason=f"torch before {MIN_TORCH} is not compiled with")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's compiler raises some of its own
 @pytest.mark.parametrize("exact", [True, False])
 def test_members_side_by_side_are_compiled_once(exact: bool, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,6 +25,7 @@ from torch import Tensor
 
 from tikas.data.batches import Batches
 from tikas.data.splits import split
+from tikas.training.compiled import MIN_TORCH
 from tikas.training.cuda_graph import WARM_UP, SideStream
 from tikas.training.engines import EagerEngine
 from tikas.training.recipe import Recipe
@@ -69,6 +70,8 @@ def prepare(engine: FusedEngine) -> None:
 @pytest.fixture(scope="module")
 def interpreted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What `triton_interpreter.py` found."""
+    if torch.__version__ < MIN_TORCH:
+        pytest.skip(f"Triton of torch before {MIN_TORCH} is not used")
     settings = {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
     places = {"PYTHONPATH": str(ROOT / "src"), "HOME": str(tmp_path_factory.mktemp("home"))}
     script = ROOT / "tests" / "triton_interpreter.py"
@@ -214,6 +217,7 @@ def test_an_engine_frees_its_memory_without_the_garbage_collector() -> None:
 WIDE = Recipe(network=(256,), denoiser="mlp", activation="gelu")
 
 
+@pytest.mark.skipif(torch.__version__ < MIN_TORCH, reason=f"Triton of torch before {MIN_TORCH} is not used")
 @pytest.mark.parametrize(
     ("recipe", "shape", "members", "dtype"),
     [(Recipe(), (784,), 1, torch.bfloat16), (WIDE, (256,), 32, torch.float32)],

@@ -19,6 +19,7 @@ from tikas.model.ladder import (
     check_training_mode,
     check_two_rows,
     is_calibrated,
+    is_exporting,
     squared_distance,
     supervised_cost,
 )
@@ -358,7 +359,7 @@ class Gamma(nn.Module):
         if self.training:
             check_two_rows(len(x))
             latent = self._top.normalize(self._scores(x))
-        elif torch.compiler.is_exporting() or is_calibrated(self.calibrated):
+        elif is_exporting() or is_calibrated(self.calibrated):
             latent = self._top.normalize_calibrated(self._scores(x))
         else:
             raise RuntimeError(

@@ -409,7 +409,7 @@ class Ladder(nn.Module):
         self._check_rows(x)
         if self.training:
             check_two_rows(x.shape[row_dim(self.shapes[0])])
-        elif not torch.compiler.is_exporting() and not is_calibrated(self.calibrated):
+        elif not is_exporting() and not is_calibrated(self.calibrated):
             raise RuntimeError(
                 "This ladder has no statistics for eval mode yet: call ladder.calibrate(rows) with training rows first."
             )
@@ -739,6 +739,10 @@ def check_rows(x: Tensor, shape: tuple[int, ...], member_dims: int = 0, dtype: t
             f"Got rows of dtype {x.dtype}, but this ladder computes in {dtype}. Use x.to({dtype}), and divide pixels "
             "by 255."
         )
+
+
+is_exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)
+"""Whether `torch.export` traces; before torch 2.7, whether any compiler does."""
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]

@@ -33,6 +33,11 @@ RECOMPILE_LIMIT = 256
 would train uncompiled."""
 
 
+MIN_TORCH = "2.11"
+"""First version of torch whose compiler is used. That of 2.6 fails in the backward pass of a ladder, when training has
+begun; that of 2.8 compiles every engine anew. Triton before 3.3 (torch 2.7) does not compile the fused kernels."""
+
+
 class SlowTrainingWarning(UserWarning):
     """Training is correct, but slower than it could be on this machine."""
 
@@ -238,6 +243,8 @@ def bf16_is_faster() -> bool:
 
 def compile_obstacle(device: torch.device) -> str | None:
     """Return why nothing can be compiled for this device; None if nothing is known to be missing."""
+    if torch.__version__ < MIN_TORCH:
+        return f"torch {torch.__version__} is older than {MIN_TORCH}"
     if device.type != "cuda":
         language, compiler = "C++", os.environ.get("CXX", "g++")
     elif find_spec("triton"):
