@@ -366,6 +366,7 @@ def test_a_model_file_in_the_place_of_a_snapshot_raises_value_error(tmp_path: Pa
         {"history": [{"epoch": None}]},
         {"history": [5]},
         {"resumed_after": [[]]},
+        {"together": [[]]},
     ],
 )
 def test_a_snapshot_with_wrong_fields_raises_model_file_error(tmp_path: Path, change: dict[str, object]) -> None:

@@ -412,13 +412,13 @@ class Checkpointer:
         found, damage = {}, None
         for generation in (0, 1):
             try:
-                header = read_tensors(self._path(name, generation))[1]
+                tensors, header = read_tensors(self._path(name, generation))
             except FileNotFoundError:
                 continue
             except ModelFileError as error:
                 damage = error
                 continue
-            if not _is_snapshot(header):
+            if not _is_snapshot(tensors, header):
                 raise ModelFileError(f"{self._path(name, generation)} is not a snapshot. Give another folder.")
             differences = _differences(header["identity"], identity, self._accept)
             if differences:
@@ -457,13 +457,15 @@ class Checkpointer:
         self._written.add(name)
 
 
-def _is_snapshot(header: Mapping[str, Any]) -> bool:
-    """Whether a header has the fields of a snapshot."""
-    fields = {"identity": dict, "history": list, "updates": int, "resumed_after": list}
-    if header.get("kind") != _KIND or not all(isinstance(header.get(name), kind) for name, kind in fields.items()):
+def _is_snapshot(tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> bool:
+    """Whether tensors and header have the fields of a snapshot."""
+    fields = {"identity": dict, "history": list, "updates": int, "resumed_after": list, "together": list}
+    whole = "epoch.costs" in tensors and all(isinstance(header.get(name), kind) for name, kind in fields.items())
+    if not whole or header.get("kind") != _KIND:
         return False
     epochs = [line.get("epoch") if isinstance(line, dict) else None for line in header["history"]]
-    return all(isinstance(epoch, int) for epoch in (*epochs, *header["resumed_after"]))
+    are_numbers = all(isinstance(epoch, int) for epoch in (*epochs, *header["resumed_after"]))
+    return are_numbers and all(isinstance(name, str) for name in header["together"])
 
 
 def identity_of(
