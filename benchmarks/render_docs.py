@@ -117,6 +117,17 @@ def start_table() -> str:
     return markdown_table(["", "first start", "second start", "hardware", "revision"], rows)
 
 
+def soak_table() -> str:
+    """Kills by SIGKILL that each kind of training survived."""
+    records = [each for each in read_records(RESULTS / "soak.jsonl") if not each["quick"]]
+    rows = []
+    for what in dict.fromkeys(each["what"] for each in records):
+        record = last(records, what=what)
+        counts = [str(record[name]) for name in ("kills", "while_writing", "survived", "finished")] if record else []
+        rows.append([what, *counts])
+    return markdown_table(["", "kills", "while writing a file", "survived", "runs compared"], rows)
+
+
 def statistics_table(records: Records) -> str:
     """Test errors with statistics of all training rows and of the labeled rows alone, for the same members."""
     names = ["text/full/50", "table1/full/100", "table1/full/1000", "table2/small-gamma/100", "table3/large-gamma/4000"]
@@ -138,6 +149,7 @@ def tables(records: Records) -> dict[str, str]:
         "convolution-speed": convolution_table(),
         "digits": digits_table(),
         "evaluation": evaluation_table(),
+        "soak": soak_table(),
         "starts": start_table(),
         "statistics": statistics_table(records),
     }

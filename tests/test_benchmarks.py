@@ -3,6 +3,7 @@
 import doctest
 import json
 import re
+import subprocess
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
@@ -65,6 +66,17 @@ def test_a_script_has_help(name: str, capsys: pytest.CaptureFixture[str], monkey
 @pytest.mark.parametrize("name", ["common", "other_methods", "profile_update", "studies"])
 def test_the_examples_of_a_module_hold(name: str) -> None:
     assert doctest.testmod(import_module(name), optionflags=doctest.ELLIPSIS).failed == 0
+
+
+# Killed processes
+
+
+def test_a_fit_and_both_commands_survive_sigkill_bit_by_bit(tmp_path: Path) -> None:
+    """In processes of their own, as in ``make soak``; there each is killed twenty times."""
+    script, record = ROOT / "benchmarks/soak.py", tmp_path / "soak.jsonl"
+    subprocess.run([sys.executable, script, "--kills", "3", "--quick", "--record", record], check=True, timeout=300)
+    lines = [(line["what"], line["kills"], line["survived"]) for line in read_records(record)]
+    assert lines == [("fit in Python", 3, 3), ("tikas train", 3, 3), ("tikas reproduce", 3, 3)]
 
 
 # The plain PyTorch ladder

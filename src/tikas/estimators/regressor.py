@@ -69,7 +69,7 @@ class LadderRegressor(RegressorMixin, LadderEstimator):  # type: ignore[misc]
     checkpoint : path, Checkpointer or None, default=None
         Folder for snapshots of the training. If `fit` is stopped (by Ctrl-C, SIGTERM, or because the process died), the
         same call on the same data continues from the newest one, with the same result as without the stop. A finished
-        `fit` deletes its snapshots.
+        `fit` deletes its snapshots; those of a `Checkpointer` are left to its owner.
     checkpoint_every : float, default=60.0
         Seconds between two snapshots; 0 means after every epoch.
     random_state : int, RandomState or None, default=None
