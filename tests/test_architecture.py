@@ -1,19 +1,24 @@
-"""Which package may import which (DESIGN.md), and what `import tikas` and the command line load."""
+"""Which package may import which (DESIGN.md), what is declared, and what `import tikas` and the command line load."""
 
 import ast
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.version import Version
 
 import tikas
 
-SRC = Path(tikas.__file__).parent
+SRC, ROOT = Path(tikas.__file__).parent, Path(__file__).parents[1]
 PACKAGES = ["model", "data", "training", "estimators", "io", "report", "paper", "cli"]
 """Each may import itself and those before it."""
 EXCEPTIONS = {("estimators.base", "io")}
 """`LadderEstimator.save` imports `tikas.io`, which imports the estimators."""
+DISTRIBUTIONS = {"PIL": "pillow", "sklearn": "scikit-learn"}
+"""Names on the package index that differ from those in imports."""
 HEAVY = ["torch", "sklearn", "pandas", "scipy", "matplotlib", "rich"]
 
 
@@ -21,8 +26,8 @@ def module_name(path: Path) -> str:
     return ".".join(path.relative_to(SRC).with_suffix("").parts).removesuffix(".__init__")
 
 
-def imports_of(path: Path) -> set[str]:
-    """All modules of tikas that a file imports, at module level or in a function, without the prefix ``tikas.``."""
+def all_imports_of(path: Path) -> set[str]:
+    """All that a file imports, at module level or in a function."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -30,7 +35,20 @@ def imports_of(path: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: import tikas by its full name"
             found |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return {name.removeprefix("tikas.") for name in found if name.startswith("tikas.")}
+    return found
+
+
+def imports_of(path: Path) -> set[str]:
+    """All modules of tikas that a file imports, without the prefix ``tikas.``."""
+    return {name.removeprefix("tikas.") for name in all_imports_of(path) if name.startswith("tikas.")}
+
+
+def declared(*extras: str) -> dict[str, Requirement]:
+    """The dependencies of pyproject.toml and those of some extras, by name."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    groups = [project["dependencies"], *(project["optional-dependencies"][extra] for extra in extras)]
+    requirements = [Requirement(line) for group in groups for line in group]
+    return {requirement.name: requirement for requirement in requirements}
 
 
 FILES = [path for path in sorted(SRC.rglob("*.py")) if path.parent != SRC or path.name == "io.py"]
@@ -53,6 +71,22 @@ def test_the_data_package_knows_nothing_of_models() -> None:
 
 def test_the_only_exception_is_needed() -> None:
     assert "io.save" in imports_of(SRC / "estimators" / "base.py")
+
+
+def test_exactly_the_declared_dependencies_are_imported() -> None:
+    modules = {name.split(".")[0] for path in SRC.rglob("*.py") for name in all_imports_of(path)}
+    imported = {DISTRIBUTIONS.get(name, name) for name in modules - {"tikas", *sys.stdlib_module_names}}
+    required, optional = set(declared()), set(declared("images", "plots", "parquet", "dev"))
+    assert required <= imported <= required | optional
+
+
+def test_the_oldest_versions_that_are_tested_are_the_oldest_that_are_declared() -> None:
+    lines = (ROOT / "constraints-oldest.txt").read_text().splitlines()
+    pinned = dict(line.split("==") for line in lines if line and not line.startswith("#"))
+    for name, requirement in declared("images", "plots", "parquet").items():
+        (floor,) = requirement.specifier
+        assert floor.operator == ">=", requirement
+        assert Version(floor.version) == Version(pinned[name]), requirement
 
 
 def test_every_public_name_can_be_imported() -> None:

