@@ -76,7 +76,7 @@ def test_the_only_exception_is_needed() -> None:
 def test_exactly_the_declared_dependencies_are_imported() -> None:
     modules = {name.split(".")[0] for path in SRC.rglob("*.py") for name in all_imports_of(path)}
     imported = {DISTRIBUTIONS.get(name, name) for name in modules - {"tikas", *sys.stdlib_module_names}}
-    required, optional = set(declared()), set(declared("images", "plots", "parquet", "dev"))
+    required, optional = set(declared()), set(declared("images", "plots", "parquet", "tune", "onnx", "dev"))
     assert required <= imported <= required | optional
 
 

@@ -82,6 +82,10 @@ def train(
     ] = 0,
     task: Annotated[Task, typer.Option(help="Learn classes, or a column of numbers.")] = "classification",
     preprocess: Annotated[Preprocess | None, typer.Option(help="Standardize columns, or whiten images.")] = None,
+    recipe: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Settings that `tikas tune` found; other options override them."),
+    ] = None,
     network: Annotated[
         list[str] | None,
         typer.Option(
@@ -164,6 +168,7 @@ def train(
     tikas train --data mnist --labels 100 --epochs 10
     tikas train --data my.csv --target kind
     tikas train --data my.csv --target price --task regression --ignore id name
+    tikas train --data my.csv --target kind --recipe recipes/my.json
     tikas train --data my-photos --network "conv 32 5 full" "max 2" "conv 64 3" global top
     """
     given: dict[str, Any] = {
@@ -185,7 +190,8 @@ def train(
     from tikas.training.checkpoint import UNFINISHED, Checkpointer
 
     train_rows, test_rows = _read(data, data_dir, target, ignore or [], task)
-    settings = _settings(data, {name: value for name, value in given.items() if value is not None})
+    found = {} if recipe is None else _read_recipe(recipe, task)
+    settings = _settings(data, found | {name: value for name, value in given.items() if value is not None})
     labels = str(settings.pop("labels"))
     output = output or _free_path(Path("models", f"{Path(data).resolve().stem}.safetensors"))
     check_output(output, inputs=[Path(data)])
@@ -210,7 +216,7 @@ def train(
         print(f"continuing from {checkpointers[LADDER].folder}; --restart begins again")
     ladder = _estimator(train_rows, {**settings, "checkpoint": checkpointers[LADDER]})
     estimators = {LADDER: ladder}
-    if baseline and columns and (costs is None or any(costs)):
+    if baseline and columns and any(settings.get("costs", (1,))):
         without = {**settings, "costs": 0.0, "checkpoint": checkpointers[BASELINE]}
         estimators[BASELINE] = _estimator(train_rows, without)
 
@@ -279,6 +285,19 @@ def _settings(data: str, given: dict[str, Any]) -> dict[str, Any]:
     settings = PRESETS[data if data in PRESETS else kind_of(data)] | given
     if "activation" not in given and settings.get("network", ())[:1] in [(name,) for name in MODULES]:
         settings.pop("activation", None)  # a module has its own activations
+    return settings
+
+
+def _read_recipe(path: Path, task: Task) -> dict[str, Any]:
+    """Return the settings of a recipe file."""
+    if not path.is_file():
+        raise FileNotFoundError(f"--recipe {path}: there is no such file. `tikas tune` writes recipe files.")
+    try:
+        settings = dict(vars(Recipe.from_json(path.read_text())))
+    except (TypeError, ValueError) as error:  # not JSON, another file, or a wrong value
+        raise ValueError(f"--recipe {path} is not a recipe file of `tikas tune` ({error}).") from error
+    if settings.pop("task") != task:
+        raise ValueError(f"--recipe {path} is for another --task than {task}.")
     return settings
 
 

@@ -208,6 +208,13 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
                 build = partial(build_with_bias, build, torch.from_numpy(np.log(totals / totals.mean())))
         return recipe, build, dataset, splits
 
+    def prepare(self, X: ArrayLike, targets: Array, classes: Array | None = None) -> tuple[Recipe, Dataset]:
+        """Return the complete recipe and the data set that `fit` would train with; `targets` as in a `Dataset`."""
+        recipe = self._recipe()
+        rows = self._check_training_rows(X, recipe)
+        recipe, _, dataset, _ = self._prepare_fit(recipe, rows, targets, None, None, classes)
+        return recipe, dataset
+
     def _fit_preparation(self, rows: Array, recipe: Recipe) -> Array:
         """Set `preparation_` and `input_range_`, and return the rows as the members take them."""
         earlier_range = None
