@@ -4,7 +4,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-
 import pytest
 
 from tikas.data.datasets import Dataset, load_dataset
