@@ -1,4 +1,4 @@
-"""The command line: `tikas train`, `tikas predict`, `tikas tune` and `tikas reproduce`."""
+"""The command line: `tikas train`, `tikas predict`, `tikas export`, `tikas tune` and `tikas reproduce`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 import tikas
+from tikas.cli.export import export
 from tikas.cli.options import FAILURE, USAGE, print_error
 from tikas.cli.predict import predict
 from tikas.cli.reproduce import reproduce
@@ -22,7 +23,7 @@ LIST_OPTIONS = ("--network", "--noise", "--costs", "--ignore")
 
 # Without rich's markup typer starts in half the time, and its messages are lines that other programs can read.
 app = typer.Typer(add_completion=False, rich_markup_mode=None, no_args_is_help=True)
-for _command in (train, predict, tune, reproduce):
+for _command in (train, predict, export, tune, reproduce):
     app.command()(_command)
 
 

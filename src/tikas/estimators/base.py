@@ -430,6 +430,87 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
 
         return save(self, path)
 
+    def to_onnx(self, path: str | Path) -> Path:
+        """Write the fitted model as an ONNX file, for onnxruntime in any language.
+
+        Parameters
+        ----------
+        path : str or Path
+            The file to write. An existing file is replaced once the new one is complete.
+
+        Returns
+        -------
+        Path
+            The path of the file.
+
+        Raises
+        ------
+        ImportError
+            If onnx or onnxscript is not installed.
+        OSError
+            If the file cannot be written.
+        ValueError
+            If the network is a module of yours that PyTorch cannot export, or a column has the name of an output.
+
+        Notes
+        -----
+        The graph contains the preprocessing. It takes any number of rows: float32 rows as one input ``X`` of the shape
+        of those of `fit`; or, if that was a data frame, each column as an input of its name, ``(rows, 1)``. The outputs
+        are named as by skl2onnx: of a classifier ``label`` and ``probabilities`` ``(rows, classes)``, of a regressor
+        ``variable`` ``(rows, 1)``. The metadata of the file are JSON: ``classes``, ``task``, ``recipe``, ``seeds`` and
+        the version ``tikas``.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> from tikas import LadderClassifier
+        >>> classifier = LadderClassifier((4,), epochs=1, batch_size=4).fit([[0.0], [0.2], [0.8], [1]], [0, -1, -1, 1])
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     classifier.to_onnx(folder + "/model.onnx").name  # doctest: +SKIP
+        'model.onnx'
+        """
+        from tikas.export import to_onnx  # export imports the estimators
+
+        return to_onnx(self, path)
+
+    def to_torch_export(self, path: str | Path) -> Path:
+        """Write the fitted model as a file of `torch.export`, which PyTorch reads without tikas.
+
+        ``torch.export.load(path).module()`` is a function of float32 rows, of the shape of those of `fit`. It contains
+        the preprocessing and returns the class probabilities, or the values of a regressor ``(rows, 1)``.
+
+        Parameters
+        ----------
+        path : str or Path
+            The file to write, by custom with the suffix ``.pt2``. An existing file is replaced once the new one is
+            complete.
+
+        Returns
+        -------
+        Path
+            The path of the file.
+
+        Raises
+        ------
+        OSError
+            If the file cannot be written.
+        ValueError
+            If the network is a module of yours that PyTorch cannot export.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> from tikas import LadderClassifier
+        >>> classifier = LadderClassifier((4,), epochs=1, batch_size=4).fit([[0.0], [0.2], [0.8], [1]], [0, -1, -1, 1])
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     program = torch.export.load(classifier.to_torch_export(folder + "/model.pt2"))
+        >>> program.module()(torch.tensor([[0.3], [0.5], [0.7]])).shape
+        torch.Size([3, 2])
+        """
+        from tikas.export import to_torch_export
+
+        return to_torch_export(self, path)
+
 
 def build_gamma(
     module: nn.Module, example: Array, recipe: Recipe, input_shape: Sequence[int], n_outputs: int, seed: int

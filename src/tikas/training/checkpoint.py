@@ -64,7 +64,7 @@ def write_tensors(path: str | Path, tensors: Mapping[str, Tensor], header: Mappi
     text = json.dumps(header, sort_keys=True)
     payload = save(tensors, {_HEADER: text, _CHECKSUM: _checksum(text, tensors)})
     try:
-        _replace_file(path, payload)
+        replace_file(path, payload)
     except OSError as error:
         raise type(error)(
             error.errno,
@@ -132,7 +132,7 @@ def _checksum(header: str, tensors: Mapping[str, Tensor]) -> str:
     return f"{total:08x}"
 
 
-def _replace_file(path: Path, payload: bytes) -> None:
+def replace_file(path: Path, payload: bytes) -> None:
     """Write a temporary file beside `path`, sync it to the disk, and rename it. Devices and pipes are an OSError."""
     target = Path(os.path.realpath(path))  # of a link, the file that it points to
     if target.exists() and not target.is_file() and not target.is_dir():
