@@ -115,7 +115,7 @@ class CleanPath(nn.Module):
         self.mean, self.deviation = 0.0, 1.0
         if isinstance(estimator, LadderRegressor):
             self.mean, self.deviation = estimator.target_mean_, estimator.target_deviation_
-        self.eval()
+        self.eval().to(memory_format=torch.contiguous_format)  # as torch.export.save needs
 
     def forward(self, rows: Tensor) -> Tensor:
         prepared = self.prepare(rows).reshape(-1, *self.shape)
