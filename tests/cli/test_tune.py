@@ -127,3 +127,10 @@ def test_a_recipe_file_may_be_written_by_hand(run) -> None:
     assert run("train", "--recipe", "recipe.json", "--no-baseline", "--quiet", "-o", "m.safetensors") == 0
     recipe = tikas.load("m.safetensors").recipe_
     assert (recipe.network, recipe.noise, recipe.epochs) == ((8,), (0.4,), 1)
+
+
+def test_the_example_of_the_page_runs() -> None:
+    page = (Path(__file__).parents[2] / "docs/tuning.md").read_text()
+    (example,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    exec(compile(example, "tuning.md", "exec"), {})
+    assert len(study_of("digits.db").trials) == 3
