@@ -247,7 +247,7 @@ def _print_trials(measured: Sequence[Measured], folds: int, *, regression: bool)
     from rich.console import Console
     from rich.table import Table
 
-    form, unit, kind = (".4g", "", "RMSE") if regression else (".2f", " %", "error")
+    form, kind = (".4g", "RMSE") if regression else (".2f", "error in %")
     failed = sum(not trial.errors for trial in measured)
     title = f"{len(measured)} trials, {folds} folds" + (f", {failed} failed" if failed else "")
     table = Table(title=title)
@@ -255,7 +255,7 @@ def _print_trials(measured: Sequence[Measured], folds: int, *, regression: bool)
         table.add_column(column, justify="right")
     for rank, trial in enumerate(measured):
         if rank < SHOWN or trial.number == 0:
-            error = f"{trial.error:{form}} ± {trial.standard_error:{form}}{unit}" if trial.errors else "failed"
+            error = f"{trial.error:{form}} ± {trial.standard_error:{form}}" if trial.errors else "failed"
             table.add_row(str(trial.number + 1), error, *_settings_text(trial.recipe), f"{trial.seconds:.1f}")
     Console().print(table)
     print("Trial 1 has the default settings. se: standard error of the mean over the folds.")
