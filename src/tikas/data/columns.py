@@ -45,8 +45,12 @@ MIN_NUMBERED = 10
 """In a table with fewer rows, a column of numbers may look like row numbers by chance."""
 TEXT_WORDS, LONG_TEXT_WORDS = 3, 5
 """Words a cell, on average, from which different cells, and repeated ones, are free text."""
+MAX_TRIED = 1000
+"""Different texts of a column that are tried as numbers and dates, before all are read."""
 MAX_NUMBER = float(np.finfo(np.float32).max)
 MAX_EXAMPLES, MAX_LISTED = 3, 10
+MAX_SORTED = 10_000
+"""Different cells of a column that are sorted; more are left in the order in which they occur."""
 UNNAMED = "Unnamed: "
 """Beginning of pandas' names for columns without a name."""
 ID_NAME = re.compile(r"(^|[\W_])(?i:id|uuid|guid|key|index|nr|no|number)$|[a-z](Id|ID|No|Nr)$")
@@ -350,40 +354,37 @@ def _profile_numbers(cells: pd.Series, name: Hashable, given: str | None) -> Pro
     values = values[np.abs(values) <= MAX_NUMBER]
     gaps, column = len(cells) - len(values), Column(str(name), "number")
     problems = [f"{_count(infinite, 'cell')} infinite or too large, read as gaps"] if infinite else []
-    ordered = np.sort(values)
-    distinct = int((np.diff(ordered) != 0).sum()) + bool(len(values))
+    distinct = len(pd.unique(values))
     if distinct == 0:
         column = replace(column, kind="empty")
     elif distinct == 1 and not gaps:
         column = replace(column, kind="constant")
-    elif given is None and _is_numbering(values, ordered, distinct, gaps, str(name)):
+    elif given is None and _is_numbering(values, distinct, gaps, str(name)):
         column = replace(column, kind="id")
     else:
-        problems += _code_for_gaps(ordered)
+        problems += _code_for_gaps(values)
     return Profile(column, gaps, distinct, tuple(problems))
 
 
-def _is_numbering(values: Floats, ordered: Floats, distinct: int, gaps: int, name: str) -> bool:
+def _is_numbering(values: Floats, distinct: int, gaps: int, name: str) -> bool:
     """Return whether whole numbers identify the rows: all different, and consecutive, in order, or named so."""
-    if gaps or len(values) < MIN_NUMBERED or (values % 1 != 0).any():
+    if gaps or len(values) < MIN_NUMBERED or values[0] % 1 != 0 or (values % 1 != 0).any():
         return False
     if distinct < len(values):
         return bool(ID_NAME.search(name)) and distinct > len(values) * MIN_DISTINCT
     steps = np.diff(values)
     in_order = bool((steps > 0).all() or (steps < 0).all())
-    consecutive = ordered[-1] - ordered[0] == len(values) - 1
+    consecutive = np.ptp(values) == len(values) - 1
     return bool(consecutive or in_order or name.startswith(UNNAMED) or ID_NAME.search(name))
 
 
-def _code_for_gaps(ordered: Floats) -> list[str]:
+def _code_for_gaps(values: Floats) -> list[str]:
     """Tell of numbers such as -999 that lie far from all others."""
     found = []
-    for position, neighbors in ((0, ordered[ordered > ordered[0]]), (-1, ordered[ordered < ordered[-1]])):
-        code = ordered[position]
-        if re.fullmatch(r"-?9{2,}\.0|-9\.0", str(code)) is None or len(neighbors) < 5:
-            continue
-        rows = int((ordered == code).sum())
-        if abs(code - neighbors[-1 if position else 0]) > np.ptp(neighbors):
+    for code in (float(values.min()), float(values.max())):
+        others = values[values != code] if re.fullmatch(r"-?9{2,}\.0|-9\.0", str(code)) else values[:0]
+        if len(others) >= MIN_NUMBERED and np.abs(others - code).min() > np.ptp(others):
+            rows = len(values) - len(others)
             found.append(f"{code:g} in {_count(rows, 'row')} is far from all others: if it means a gap, leave it empty")
     return found
 
@@ -401,10 +402,13 @@ def _profile_texts(texts: _Texts, name: Hashable, given: str | None) -> Profile:
     if given is None and set(distinct.str.lower()) <= {"true", "false"}:
         return Profile(replace(column, kind="boolean"), texts.gaps, n_distinct)
 
-    decimal = decimal_mark(distinct)
-    numbers = parse_numbers(distinct, decimal)
+    some = distinct.iloc[:: 1 + n_distinct // MAX_TRIED]
+    numbers, decimal = np.full(n_distinct, np.nan), "."
+    if not np.isnan(parse_numbers(some, decimal_mark(some))).all():
+        decimal = decimal_mark(distinct)
+        numbers = parse_numbers(distinct, decimal)
     wrong = texts.counts[np.isnan(numbers)].sum()
-    codes = given is None and bool(distinct.str.fullmatch(LEADING_ZERO).any())
+    codes = given is None and wrong < n and bool(distinct.str.fullmatch(LEADING_ZERO).any())
     few = wrong <= MAX_WRONG * n or (n_distinct > MAX_CODES and wrong <= n / 2)
     if given == "number" or (given is None and few and not codes):
         finite = numbers[~np.isnan(numbers)]
@@ -492,10 +496,10 @@ class _Texts(NamedTuple):
             ) from error
         texts = [_as_text(each, cells) for each in found]
         texts = [text.lower() if lower and text not in GAPS else text for text in texts]
-        unique, merged = np.unique(np.array(texts, dtype=object), return_inverse=True)
+        merged, unique = pd.factorize(np.array(texts, dtype=object), sort=len(texts) <= MAX_SORTED)
         is_gap = np.array([text in GAPS for text in unique], dtype=bool)
         kept = np.where(is_gap, -1, np.cumsum(~is_gap) - 1)
-        codes = np.append(kept[merged.reshape(-1)] if len(unique) else [], -1).astype(np.int64)[codes]
+        codes = np.append(kept[merged], -1).astype(np.int64)[codes]
         distinct = unique[~is_gap]
         return cls(codes, distinct, np.bincount(codes[codes >= 0], minlength=len(distinct)))
 
@@ -553,7 +557,7 @@ def parse_numbers(texts: pd.Series, decimal: str = ".") -> Floats:
 def _read_dates(texts: pd.Series) -> tuple[str, Array]:
     """Return the format that fits most texts, and the dates, NaT where it does not fit."""
     best, dates = DATE_FORMATS[0], np.full(len(texts), np.datetime64("NaT", "s"))
-    some = texts.iloc[:: 1 + len(texts) // 1000]
+    some = texts.iloc[:: 1 + len(texts) // MAX_TRIED]
     if some.str.contains(r"\d{1,4}\D+\w+\D+\d{1,4}").mean() <= MAX_WRONG:  # neither a date: nothing to try
         return best, dates
     most = 0

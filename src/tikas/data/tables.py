@@ -61,6 +61,8 @@ CHUNK_ROWS = 20_000
 MAX_NAMED = 10
 MIN_LEAK_ROWS = 10
 """Labeled rows from which a column that determines the target is told of."""
+MAX_LEAK_VALUES = 1000
+"""Different values of a column up to which it is compared with the target."""
 LEAK_CORRELATION = 0.9999
 
 
@@ -324,9 +326,7 @@ def read_table(
             f"{path}: no column is left to learn from: {describe_left_out([each.column for each in profiles])}. Say "
             "what a column holds with --numeric or --categorical."
         )
-    kept = {
-        profile.column.name: profile.column.kind for profile, is_used in zip(profiles, used, strict=True) if is_used
-    }
+    kept: dict[str, str] = {each.column.name: each.column.kind for each in profiles if each.column.used}
     return Table(features.loc[:, used], targets, classes, kept, summary)
 
 
@@ -866,7 +866,7 @@ def _summary(
         {} if is_regression else {str(name): count for name, count in sorted(Counter(given.tolist()).items(), key=str)}
     )
     used = [number for number, profile in enumerate(profiles) if profile.column.used]
-    leaks = {number: _leak(table.iloc[:, number], labels, labeled) for number in used}
+    leaks = {number: _leak(table.iloc[:, number], profiles[number], labels, labeled) for number in used}
     columns = [
         ColumnSummary(
             profile.column.name,
@@ -931,21 +931,21 @@ def _class_problems(counts: Mapping[str, int]) -> list[str]:
     return problems
 
 
-def _leak(cells: pd.Series, labels: Array, labeled: NDArray[np.bool_]) -> tuple[str, ...]:
+def _leak(cells: pd.Series, profile: Profile, labels: Array, labeled: NDArray[np.bool_]) -> tuple[str, ...]:
     """Tell if a column equals or determines the target, or is filled in only where there is a label."""
     known = labels[labeled]
     if len(known) < MIN_LEAK_ROWS:
         return ()
-    missing = cells.isna().to_numpy()
     found = []
-    if missing.any() and np.array_equal(missing, ~labeled):
+    if profile.gaps and np.array_equal(cells.isna().to_numpy(), ~labeled):
         found.append("is filled in exactly where there is a label: it may follow from it")
-    given = cells.to_numpy()[labeled] if cells.dtype != object else cells.astype(str).to_numpy()[labeled]
+    given = cells.to_numpy()[labeled]
     if known.dtype.kind == "f":
-        if pd.api.types.is_numeric_dtype(cells) and not missing[labeled].any():
-            values = given.astype(np.float64)
-            if np.ptp(values) > 0 and np.ptp(known) > 0 and abs(np.corrcoef(values, known)[0, 1]) > LEAK_CORRELATION:
-                found.append("is the target, up to a factor: leave it out (--ignore) if it is not known beforehand")
+        comparable = given.dtype.kind in "iuf" and np.isfinite(given).all() and np.ptp(given) > 0 and np.ptp(known) > 0
+        if comparable and abs(np.corrcoef(given, known)[0, 1]) > LEAK_CORRELATION:
+            found.append("is the target, up to a factor: leave it out (--ignore) if it is not known beforehand")
+        return tuple(found)
+    if profile.distinct > MAX_LEAK_VALUES:
         return tuple(found)
     codes, distinct = pd.factorize(given, use_na_sentinel=False)
     if not 2 <= len(distinct) <= len(known) / 4:
