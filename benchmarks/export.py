@@ -105,7 +105,17 @@ def run(path: Path, rows: Any) -> tuple[np.ndarray, np.ndarray]:
 
 def table_inputs(session: Any, frame: pd.DataFrame) -> dict[str, np.ndarray]:
     """Return the columns of a frame in the types of the inputs."""
-    raise NotImplementedError
+    inputs = {}
+    for each in session.get_inputs():
+        cells = frame[each.name]
+        if each.type == "tensor(string)":
+            values = np.array([str(cell) for cell in cells], dtype=object)
+        elif each.type == "tensor(int64)":
+            values = cells.to_numpy("datetime64[s]").astype(np.int64)
+        else:
+            values = cells.to_numpy(np.float64)
+        inputs[each.name] = values.reshape(-1, 1)
+    return inputs
 
 
 def latencies(seconds: float, folder: Path) -> list[Figure]:
@@ -161,6 +171,9 @@ def main() -> None:
         for kind, settings in KINDS.items():
             classifier = LadderClassifier(**settings, epochs=epochs, **QUICK).fit(images[trained], y[trained])
             report(compare(kind, classifier, images[-ROWS:], folder), options, CPU)
+        frame, classes = table(3 * ROWS)
+        classifier = LadderClassifier(epochs=epochs, **QUICK).fit(frame[ROWS:], classes[ROWS:])
+        report(compare("table", classifier, frame[:ROWS], folder), options, CPU)
         for figure in latencies(0.0 if options.quick else options.seconds, folder):
             report(figure, options, CPU)
 

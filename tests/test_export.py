@@ -89,6 +89,83 @@ def test_a_data_frame_becomes_an_input_for_each_column_and_the_metadata_name_the
     assert str(Path(__file__).parent) not in path.read_bytes().decode(errors="ignore")
 
 
+def hard_table(rows: int, seed: int) -> pd.DataFrame:
+    """Return a table of all kinds of columns, with gaps, dates before 1970, and rare and many categories."""
+    rng = np.random.default_rng(seed)
+    number = rng.lognormal(10, 2, rows)
+    number[::9], number[5] = np.nan, np.inf
+    town = rng.choice(["Espoo", "Turku", "Oulu", "Kemi", "Inari"], rows, p=[0.5, 0.3, 0.18, 0.01, 0.01]).astype(object)
+    days = pd.Timestamp("1950-01-01") + pd.to_timedelta(rng.integers(0, 5 * 10**9, rows), unit="s")
+    return pd.DataFrame(
+        {
+            "number": number,
+            "relu": rng.integers(1950, 2030, rows),
+            "town": np.where(rng.random(rows) < 0.1, None, town),
+            "code": rng.choice([1.0, 2.0, np.nan], rows),
+            "village": [f"village {value}" for value in rng.integers(0, 90, rows)],
+            "new": rng.choice(np.array([True, False, None]), rows, p=[0.5, 0.4, 0.1]),
+            "seen": days.to_series(index=range(rows)).mask(rng.random(rows) < 0.1),
+            "id": np.arange(rows),
+        }
+    )
+
+
+def test_a_table_with_categories_dates_and_gaps_is_encoded_in_the_graph(tmp_path: Path) -> None:
+    frame = hard_table(400, seed=0)
+    labels = np.where(frame["relu"] > 1990, "late", "early")
+    kinds = {"code": "category", "village": "category"}
+    with pytest.warns(UserWarning, match="id"):
+        classifier = LadderClassifier((16,), columns=kinds, **QUICK).fit(frame, labels)
+    assert {column.name: column.kind for column in classifier.encoder_.columns} == {
+        "number": "number",
+        "relu": "number",
+        "town": "category",
+        "code": "category",
+        "village": "category",
+        "new": "boolean",
+        "seen": "date",
+        "id": "id",
+    }
+    rows = hard_table(1000, seed=1)
+    rows.loc[0, "town"] = "Utopia"
+    rows.loc[1, "seen"], rows.loc[2, "seen"] = pd.Timestamp("2000-02-29 23:59"), pd.Timestamp("1900-03-01")
+    expected = classifier.predict_proba(rows)
+
+    path = classifier.to_onnx(tmp_path / "m.onnx")
+    session = onnxruntime.InferenceSession(path)
+    inputs = {}
+    for each in session.get_inputs():
+        cells = rows[each.name]
+        if each.type == "tensor(string)":
+            values = np.array([str(cell) for cell in cells], dtype=object)
+        elif each.type == "tensor(int64)":
+            values = cells.to_numpy("datetime64[s]").astype(np.int64)
+        else:
+            values = cells.to_numpy(np.float64)
+        inputs[each.name] = values.reshape(-1, 1)
+    assert list(inputs) == ["number", "relu", "town", "code", "village", "new", "seen"]
+    predicted, probabilities = session.run(None, inputs)
+    np.testing.assert_allclose(probabilities, expected, atol=1e-5)
+    assert predicted.tolist() == classifier.predict(rows).tolist()
+    assert np.ptp(expected[:, 0]) > 0.2
+
+    columns = json.loads(session.get_modelmeta().custom_metadata_map["columns"])
+    assert columns[-1] == {"name": "id", "kind": "id", "categories": []}
+    extra = {"tikas.json": ""}
+    program = torch.export.load(classifier.to_torch_export(tmp_path / "m.pt2"), extra_files=extra)
+    assert json.loads(json.loads(extra["tikas.json"])["columns"]) == columns
+    tensors = {}
+    for column in columns[:-1]:
+        cells, name = inputs[column["name"]], column["name"]
+        if column["categories"]:  # known texts alone: the first row has an unknown one
+            texts = {text: code for code, text in enumerate(column["categories"])}
+            gap = texts.get("", -1)
+            cells = [[texts.get(cell.lower() if name == "new" else cell.removesuffix(".0"), gap)] for (cell,) in cells]
+        tensors[name] = torch.tensor(cells)
+    exported = program.module()(tensors).detach().numpy()
+    np.testing.assert_allclose(exported[1:], expected[1:], atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("classes", "kind"),
     [
@@ -155,7 +232,8 @@ def test_the_command_writes_both_files_and_prints_inputs_and_outputs(tmp_path: P
     assert "output label: string (rows)" in printed
     inputs = {name: X[[name]].to_numpy(np.float32) for name in X.columns}
     np.testing.assert_allclose(run(file, inputs)[1], classifier.predict_proba(X), atol=1e-5)
-    assert torch.export.load(program).module()(torch.zeros(4, 4)).shape == (4, 3)
+    columns = {name: torch.zeros(4, 1) for name in X.columns}
+    assert torch.export.load(program).module()(columns).shape == (4, 3)
 
     assert command(model) == 2
     assert "--onnx" in capsys.readouterr().err

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import json
 import logging
+import math
+import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from io import BytesIO
@@ -21,6 +23,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 import tikas
+from tikas.data.columns import GAPS, MAX_NUMBER, Column
 from tikas.data.transforms import Standardization, Transform, Whitening, normalize_contrast
 from tikas.estimators.base import LadderEstimator
 from tikas.estimators.classifier import LadderClassifier
@@ -32,7 +35,7 @@ from tikas.model.specs import Conv, Dense, GlobalMeanPool, MaxPool, Pool
 from tikas.training.checkpoint import replace_file
 
 if TYPE_CHECKING:
-    from onnx import ModelProto, NodeProto
+    from onnx import ModelProto
     from torch.export import ExportedProgram
 
 OPSET = 18
@@ -42,6 +45,13 @@ LABEL, PROBABILITIES, VALUE = "label", "probabilities", "variable"
 """Names of the outputs, as skl2onnx names them: of a classifier the first two, of a regressor the last."""
 INTERNAL = "tikas/"
 """Prefix of names inside the graph, so that a column may have any other name."""
+ML_OPSET = 3
+METADATA = "tikas.json"
+"""Name of the metadata in a file of torch.export."""
+NO_DATE = -(2**63)
+"""What marks a missing date: NumPy's NaT as int64."""
+DAYS_TO_1970 = 719_468
+"""Days from 1 March of the year 0 to 1 January 1970."""
 
 
 def to_onnx(estimator: LadderEstimator, path: str | Path) -> Path:
@@ -52,28 +62,23 @@ def to_onnx(estimator: LadderEstimator, path: str | Path) -> Path:
     except ImportError as error:
         raise ImportError("Writing ONNX files needs onnx and onnxscript: pip install 'tikas[onnx]'.") from error
     check_is_fitted(estimator)
-    names = _column_names(estimator)
-    outputs = [VALUE] if isinstance(estimator, LadderRegressor) else [LABEL, PROBABILITIES]
-    reserved = [name for name in names if name in outputs or name.startswith(INTERNAL)]
-    if reserved:
-        raise ValueError(f"The column {reserved[0]!r} has the name of an output of the ONNX graph. Rename the column.")
-    module = CleanPath(estimator)
-    with _quiet(), _explained(estimator):
-        program = torch.onnx.export(
-            module,
-            (_example(estimator),),
-            dynamo=True,
-            opset_version=OPSET,
-            input_names=["X"],
-            output_names=[PROBABILITIES if isinstance(estimator, LadderClassifier) else VALUE],
-            dynamic_shapes=({0: torch.export.Dim(ROWS)},),
-            verbose=False,
+    inputs = _inputs(estimator)
+    classifier = isinstance(estimator, LadderClassifier)
+    for name in inputs:
+        if name in (LABEL, PROBABILITIES, VALUE) or name.startswith(INTERNAL):
+            raise ValueError(f"The column {name!r} has the name of an output of the ONNX graph. Rename the column.")
+    names = {f"input_{number}": name for number, name in enumerate(inputs)}
+    output = PROBABILITIES if classifier else VALUE
+    program = _export(estimator)
+    with _quiet():
+        exported = torch.onnx.export(
+            program, dynamo=True, opset_version=OPSET, input_names=list(names), output_names=[output], verbose=False
         )
-    assert program is not None
-    model = program.model_proto
-    _rename_internals(model, keep={"X", *outputs})
-    if names:
-        _split_columns(model, names)
+    assert exported is not None
+    model = exported.model_proto
+    _rename(model, {**names, output: output})
+    if estimator.encoder_ is not None:
+        _add_categories(model, [column for column in estimator.encoder_.columns if column.categories])
     if isinstance(estimator, LadderClassifier):
         _add_label(model, estimator.classes_)
     model.producer_name, model.producer_version = "tikas", tikas.__version__
@@ -86,21 +91,60 @@ def to_onnx(estimator: LadderEstimator, path: str | Path) -> Path:
 def to_torch_export(estimator: LadderEstimator, path: str | Path) -> Path:
     """Write a fitted estimator as a file of `torch.export`; `LadderEstimator.to_torch_export` describes it."""
     check_is_fitted(estimator)
-    with _quiet(), _explained(estimator):
-        program: ExportedProgram = torch.export.export(
-            CleanPath(estimator), (_example(estimator),), dynamic_shapes=({0: torch.export.Dim(ROWS)},)
-        )
-        file = BytesIO()
-        torch.export.save(program, file, extra_files={"tikas.json": json.dumps(_metadata(estimator))})
+    file = BytesIO()
+    torch.export.save(_export(estimator), file, extra_files={METADATA: json.dumps(_metadata(estimator))})
     replace_file(Path(path), file.getvalue())
     return Path(path)
+
+
+def _export(estimator: LadderEstimator) -> ExportedProgram:
+    """Return what the estimator computes as a program of PyTorch, for any number of rows."""
+    inputs, rows = _inputs(estimator), torch.export.Dim(ROWS)
+    arguments: tuple[Any] = (inputs,)
+    shapes: tuple[Any] = ({name: {0: rows} for name in inputs},)
+    if not _takes_columns(estimator):
+        arguments, shapes = (inputs["X"],), ({0: rows},)
+    try:
+        with _quiet():
+            return torch.export.export(CleanPath(estimator), arguments, dynamic_shapes=shapes)
+    except Exception as error:  # of a user module, of any type
+        if estimator.ladder_.packable:
+            raise
+        reason = " ".join(str(error).split())[:300]
+        raise ValueError(
+            f"The network is a module that PyTorch cannot export ({type(error).__name__}: {reason}). Its forward must "
+            "be free of conditions on values, and take any number of rows; try torch.export.export on it."
+        ) from error
+
+
+# Inputs
+
+
+def _inputs(estimator: LadderEstimator) -> dict[str, Tensor]:
+    """Return an example of each input, two rows: the columns of a table by name, or the array X."""
+    if estimator.encoder_ is not None:
+        columns = [column for column in estimator.encoder_.columns if column.used]
+        return {
+            column.name: torch.zeros(2, 1, dtype=torch.float64 if column.kind == "number" else torch.int64)
+            for column in columns
+        }
+    names = getattr(estimator, "feature_names_in_", ())
+    if len(names):
+        return {str(name): torch.zeros(2, 1) for name in names}
+    return {"X": torch.zeros(2, *estimator.input_shape_)}
+
+
+def _takes_columns(estimator: LadderEstimator) -> bool:
+    return estimator.encoder_ is not None or hasattr(estimator, "feature_names_in_")
 
 
 # The network
 
 
 class CleanPath(nn.Module):
-    """What a fitted estimator computes from rows of float32: class probabilities, or values ``(rows, 1)``.
+    """What a fitted estimator computes from float32 rows, or from the columns of a table as a dict.
+
+    The result is class probabilities ``(rows, classes)``, or values ``(rows, 1)``.
 
     The normalization of a rung is folded into its weights, in double precision: dividing by a small deviation after a
     float32 product would lose digits, which `predict` keeps by computing in double precision.
@@ -108,6 +152,11 @@ class CleanPath(nn.Module):
 
     def __init__(self, estimator: LadderEstimator) -> None:
         super().__init__()
+        self.columns: nn.Module | None = None
+        if estimator.encoder_ is not None:
+            self.columns = Encode([column for column in estimator.encoder_.columns if column.used])
+        elif _takes_columns(estimator):
+            self.columns = Join()
         self.prepare = _preparation(estimator.preparation_)
         self.shape = estimator.ladder_.shapes[0]
         self.members = nn.ModuleList(_member(member) for member in estimator.ladders_)
@@ -115,9 +164,13 @@ class CleanPath(nn.Module):
         self.mean, self.deviation = 0.0, 1.0
         if isinstance(estimator, LadderRegressor):
             self.mean, self.deviation = estimator.target_mean_, estimator.target_deviation_
-        self.eval().to(memory_format=torch.contiguous_format)  # as torch.export.save needs
+        for parameter in self.parameters():  # torch.export.save needs this; kernels may be channels-last
+            parameter.data = parameter.data.contiguous()
+        self.eval()
 
-    def forward(self, rows: Tensor) -> Tensor:
+    def forward(self, rows: Tensor | dict[str, Tensor]) -> Tensor:
+        if self.columns is not None:
+            rows = self.columns(rows)
         prepared = self.prepare(rows).reshape(-1, *self.shape)
         outputs = [member(prepared) for member in self.members]
         if self.classifier:
@@ -242,20 +295,105 @@ class Whiten(nn.Module):
         return rows.float() @ self.matrix
 
 
+class Join(nn.Module):
+    """Put columns of numbers ``(rows, 1)`` side by side."""
+
+    def forward(self, columns: dict[str, Tensor]) -> Tensor:
+        return torch.cat(list(columns.values()), dim=1)
+
+
+class Encode(nn.Module):
+    """What a `ColumnEncoder` computes, from columns ``(rows, 1)``.
+
+    Numbers are float64, NaN where there is none. Dates are int64 seconds since 1970 in UTC, `NO_DATE` where there is
+    none. Categories are int64, the position of the category or -1. As in the encoder, all numbers come first, then
+    where numbers are missing, then the categories.
+    """
+
+    def __init__(self, columns: Sequence[Column]) -> None:
+        super().__init__()
+        self.specs = list(columns)
+        for number, column in enumerate(columns):
+            for name in ("medians", "means", "deviations"):
+                self.register_buffer(f"{name}_{number}", torch.tensor(getattr(column, name), dtype=torch.float64))
+            if not column.categories:
+                continue
+            # The last item of each is that of unknown categories.
+            frequent = column.frequent
+            slots = [
+                frequent.index(code) if code in frequent else len(frequent) for code in range(len(column.categories))
+            ]
+            self.register_buffer(f"slots_{number}", torch.tensor([*slots, len(frequent)]))
+            self.register_buffer(f"counts_{number}", torch.tensor([*column.counts, 1], dtype=torch.float64).log())
+
+    def forward(self, columns: dict[str, Tensor]) -> Tensor:
+        numbers, gaps, categories = [], [], []
+        for number, (column, cells) in enumerate(zip(self.specs, columns.values(), strict=True)):
+            values: Tensor | None = None
+            if column.kind == "number":
+                values = torch.where(cells.abs() <= MAX_NUMBER, cells, torch.nan)
+            elif column.kind == "date":
+                values = _date_parts(cells, column.parts)
+            else:
+                codes = torch.where(cells < 0, len(column.categories), cells)
+                if column.parts:
+                    values = self.get_buffer(f"counts_{number}")[codes]
+                width = len(column.frequent) + bool(column.rare)
+                if column.frequent:
+                    slots = self.get_buffer(f"slots_{number}")[codes]
+                    categories.append((slots == torch.arange(width)).float())
+            if values is not None:
+                medians, means, deviations = (
+                    self.get_buffer(f"{name}_{number}") for name in ("medians", "means", "deviations")
+                )
+                missing = values.isnan()
+                numbers.append(((torch.where(missing, medians, values) - means) / deviations).float())
+                if column.gaps:
+                    gaps.append(missing[:, :1].float())
+        return torch.cat([*numbers, *gaps, *categories], dim=1)
+
+
+def _date_parts(seconds: Tensor, parts: Sequence[str]) -> Tensor:
+    """Return the numbers that dates become, ``(rows, parts)``, NaN where there is none."""
+    missing = seconds == NO_DATE
+    # From 1 March of the year 0 on, so that all numbers are positive, where integer divisions round in one way.
+    since = torch.where(missing, 0, seconds) + DAYS_TO_1970 * 86_400
+    days = since // 86_400
+    hours = (since % 86_400) // 60 / 60.0
+    # The calendar repeats after 400 years of 146,097 days. Years begin in March, so that a leap day is their last.
+    day = days % 146_097
+    year = (day - day // 1460 + day // 36_524 - day // 146_096) // 365
+    day = day - (365 * year + year // 4 - year // 100)
+    month = (5 * day + 2) // 153
+    day = day - (153 * month + 2) // 5 + 1
+    month = torch.where(month < 10, month + 3, month - 9)
+    values = {"time": torch.where(missing, 0, seconds).double() / 86_400}
+    for name, value, period in (
+        ("month", month.double() + day.double() / 31 - 1, 12),
+        ("weekday", ((days + 2) % 7).double(), 7),
+        ("hour", hours.double(), 24),
+    ):
+        angle = value * (2 * math.pi / period)
+        values |= {f"{name} sin": angle.sin(), f"{name} cos": angle.cos()}
+    return torch.where(missing, torch.nan, torch.cat([values[part] for part in parts], dim=1))
+
+
 # The graph around the network
 
 
-def _rename_internals(model: ModelProto, keep: set[str]) -> None:
-    """Rename all tensors but inputs and outputs, and remove what describes where they came from: paths among it."""
+def _rename(model: ModelProto, names: Mapping[str, str]) -> None:
+    """Rename inputs and outputs, and put all others under `INTERNAL`; remove what describes where they came from."""
 
     def renamed(name: str) -> str:
-        return name if not name or name in keep else INTERNAL + name
+        return names.get(name, INTERNAL + name) if name else ""
 
-    del model.metadata_props[:]
+    del model.metadata_props[:]  # these have stack traces with paths of this machine
     graph = model.graph
     graph.name = "tikas"
-    for value in (*graph.input, *graph.output, *graph.value_info):
+    del graph.value_info[:]
+    for value in (*graph.input, *graph.output):
         value.name = renamed(value.name)
+        value.type.tensor_type.shape.dim[0].dim_param = ROWS
         del value.metadata_props[:]
     for initializer in graph.initializer:
         initializer.name = renamed(initializer.name)
@@ -267,23 +405,47 @@ def _rename_internals(model: ModelProto, keep: set[str]) -> None:
         node.output[:] = map(renamed, node.output)
 
 
-def _split_columns(model: ModelProto, names: Sequence[str]) -> None:
-    """Replace the input X by one input ``(rows, 1)`` for each column."""
+def _add_categories(model: ModelProto, columns: Sequence[Column]) -> None:
+    """Let columns of categories be text: look up the position of each text."""
     from onnx import TensorProto, helper
 
-    inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [ROWS, 1]) for name in names]
-    del model.graph.input[:]
-    model.graph.input.extend(inputs)
-    _insert(model, [helper.make_node("Concat", list(names), [INTERNAL + "X"], axis=1)])
-    for node in model.graph.node[1:]:
-        node.input[:] = [INTERNAL + "X" if name == "X" else name for name in node.input]
-
-
-def _insert(model: ModelProto, nodes: Sequence[NodeProto]) -> None:
-    """Put nodes before the others."""
-    later = list(model.graph.node)
+    lookups = []
+    for number, column in enumerate(columns):
+        codes = f"{INTERNAL}codes/{number}"
+        for node in model.graph.node:
+            node.input[:] = [codes if name == column.name else name for name in node.input]
+        position = [value.name for value in model.graph.input].index(column.name)
+        model.graph.input[position].CopyFrom(helper.make_tensor_value_info(column.name, TensorProto.STRING, [ROWS, 1]))
+        texts = _texts(column)
+        lookups.append(
+            helper.make_node(
+                "LabelEncoder",
+                [column.name],
+                [codes],
+                domain="ai.onnx.ml",
+                keys_strings=list(texts),
+                values_int64s=list(texts.values()),
+                default_int64=-1,
+            )
+        )
+    nodes = list(model.graph.node)
     del model.graph.node[:]
-    model.graph.node.extend([*nodes, *later])
+    model.graph.node.extend([*lookups, *nodes])
+    if lookups:
+        model.opset_import.append(helper.make_opsetid("ai.onnx.ml", ML_OPSET))
+
+
+def _texts(column: Column) -> dict[str, int]:
+    """Return the position of the category that each text means, among them other ways to write a text or a gap."""
+    known = {text: code for code, text in enumerate(column.categories)}
+    if "" in known:
+        known = {**dict.fromkeys(sorted(GAPS), known[""]), **known}
+    for text, code in list(known.items()):
+        if column.kind == "boolean":
+            known |= {text.title(): code, text.upper(): code}
+        elif re.fullmatch(r"-?\d+", text):
+            known.setdefault(f"{text}.0", code)
+    return known
 
 
 def _add_label(model: ModelProto, classes: np.ndarray[Any, Any]) -> None:
@@ -302,21 +464,18 @@ def _add_label(model: ModelProto, classes: np.ndarray[Any, Any]) -> None:
     graph.output.insert(0, helper.make_tensor_value_info(LABEL, names.data_type, [ROWS]))
 
 
-def _column_names(estimator: LadderEstimator) -> list[str]:
-    return [str(name) for name in getattr(estimator, "feature_names_in_", ())]
-
-
 def _metadata(estimator: LadderEstimator) -> dict[str, str]:
     """Return what a file says of its model, each as JSON."""
     values: dict[str, Any] = {"task": estimator.task, "recipe": json.loads(estimator.recipe_.to_json())}
     if isinstance(estimator, LadderClassifier):
         values["classes"] = estimator.classes_.tolist()
+    if estimator.encoder_ is not None:
+        values["columns"] = [
+            {"name": column.name, "kind": column.kind, "categories": list(column.categories)}
+            for column in estimator.encoder_.columns
+        ]
     values |= {"seeds": estimator.seeds_, "tikas": tikas.__version__}
     return {name: json.dumps(value) for name, value in values.items()}
-
-
-def _example(estimator: LadderEstimator) -> Tensor:
-    return torch.zeros(2, *estimator.input_shape_)
 
 
 @contextmanager
@@ -332,18 +491,3 @@ def _quiet() -> Iterator[None]:
             yield
     finally:
         logger.setLevel(level)
-
-
-@contextmanager
-def _explained(estimator: LadderEstimator) -> Iterator[None]:
-    """Raise ValueError if a user module cannot be exported."""
-    try:
-        yield
-    except Exception as error:
-        if estimator.ladder_.packable:
-            raise
-        reason = " ".join(str(error).split())[:300]
-        raise ValueError(
-            f"The network is a module that PyTorch cannot export ({type(error).__name__}: {reason}). Its forward must "
-            "be free of conditions on values, and take any number of rows; try torch.export.export on it."
-        ) from error

@@ -19,7 +19,7 @@ from tikas.cli.reproduce import reproduce
 from tikas.cli.train import train
 from tikas.cli.tune import tune
 
-LIST_OPTIONS = ("--network", "--noise", "--costs", "--ignore")
+LIST_OPTIONS = ("--network", "--noise", "--costs", "--ignore", "--categorical", "--numeric", "--unlabeled", "--id")
 
 # Without rich's markup typer starts in half the time, and its messages are lines that other programs can read.
 app = typer.Typer(add_completion=False, rich_markup_mode=None, no_args_is_help=True)

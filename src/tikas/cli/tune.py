@@ -12,7 +12,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tikas.cli.options import INTERRUPTED, DataDir, Device, Quiet, check_output, print_error
-from tikas.cli.train import _codes, _estimator, _features, _layers, _parse_labels, _read, _settings
+from tikas.cli.train import (
+    _codes,
+    _columns_settings,
+    _estimator,
+    _features,
+    _file_name,
+    _layers,
+    _parse_labels,
+    _read,
+    _settings,
+)
 from tikas.model.specs import Task
 from tikas.training.recipe import Preprocess, Recipe
 
@@ -20,6 +30,7 @@ if TYPE_CHECKING:
     from optuna import Study
 
     from tikas.data.datasets import Dataset
+    from tikas.data.tables import Table
     from tikas.training.tune import Measured, Search, SearchSpace
 
 TOGETHER_ON_GPU, TOGETHER_ON_CPU = 8, 1
@@ -37,6 +48,16 @@ def tune(
     ] = None,
     ignore: Annotated[
         list[str] | None, typer.Option(metavar="COLUMN...", help="Columns of a table to leave out, such as row ids.")
+    ] = None,
+    categorical: Annotated[
+        list[str] | None, typer.Option(metavar="COLUMN...", help="Columns that hold categories; as for `tikas train`.")
+    ] = None,
+    numeric: Annotated[
+        list[str] | None, typer.Option(metavar="COLUMN...", help="Columns that hold numbers; as for `tikas train`.")
+    ] = None,
+    unlabeled: Annotated[
+        list[str] | None,
+        typer.Option(metavar="VALUE...", help="Cells of the target that mean no label; as for `tikas train`."),
     ] = None,
     labels: Annotated[
         str | None, typer.Option(metavar="N|all", help="Number of labels to use, balanced over the classes.")
@@ -59,7 +80,7 @@ def tune(
             help="Trials, with one network, that train as one ensemble. Default: 8 on a GPU, else 1.",
         ),
     ] = None,
-    preprocess: Annotated[Preprocess | None, typer.Option(help="Standardize columns, or whiten images.")] = None,
+    preprocess: Annotated[Preprocess | None, typer.Option(help="As for `tikas train`.")] = None,
     network: Annotated[
         list[str] | None, typer.Option(metavar="LAYER...", help="Do not search the network; as for `tikas train`.")
     ] = None,
@@ -126,14 +147,16 @@ def tune(
     from tikas.training.environment import pick_device
     from tikas.training.tune import Search, fold_splits, measured_trials, open_storage, open_study
 
-    name = Path(data).resolve().stem
+    name = _file_name(Path(data).resolve().stem)
     output = output or Path("recipes", f"{name}.json")
-    train_rows, _ = _read(data, data_dir, target, ignore or [], task)
+    of_table = {"ignore": ignore, "categorical": categorical, "numeric": numeric, "unlabeled": unlabeled}
+    train_rows, _ = _read(data, data_dir, target, task, of_table)
     check_output(output, inputs=[Path(data)])
     if together is None:
         together = TOGETHER_ON_GPU if pick_device(device).type == "cuda" else TOGETHER_ON_CPU
 
     settings = _settings(data, given)
+    settings |= _columns_settings(train_rows, settings.get("preprocess"))
     train_rows = _with_labels(train_rows, _parse_labels(str(settings.pop("labels"))), seed)
     dataset, space, unit = _prepare(train_rows, settings | {"device": device}, given)
     splits = fold_splits(dataset.targets, folds, seed)
@@ -166,8 +189,9 @@ def tune(
         _print_trials(measured, len(splits), regression=task == "regression")
         _print_importances(study, measured, output.with_suffix(".svg"))
         output.write_text(json.dumps(asdict(measured[0].recipe), indent=2) + "\n")
-        options = ["--data", data, *(["--target", target] if target else []), "--recipe", str(output)]
-        print(f"recipe written to {output}: tikas train {shlex.join(options)}")
+        again = {"data": [data], "target": [target] if target else [], "recipe": [str(output)], **of_table}
+        words = [word for name, values in again.items() if values for word in (f"--{name}", *values)]
+        print(f"recipe written to {output}: tikas train {shlex.join(words)}")
     else:
         print_error(
             f"No trial succeeded. The last one: {measured[-1].failure}" if measured else "No trial is finished."
@@ -181,7 +205,7 @@ def tune(
         print(f"{elsewhere} trials still run in other processes; the last process to end prints all of them.")
 
 
-def _with_labels(rows: Dataset, n_labels: int | None, seed: int) -> Dataset:
+def _with_labels(rows: Dataset | Table, n_labels: int | None, seed: int) -> Dataset | Table:
     """Return the rows with this number of labels, balanced over the classes; the others are unlabeled."""
     import numpy as np
 
@@ -196,7 +220,9 @@ def _with_labels(rows: Dataset, n_labels: int | None, seed: int) -> Dataset:
     return replace(rows, targets=targets)
 
 
-def _prepare(rows: Dataset, settings: dict[str, Any], given: dict[str, Any]) -> tuple[Dataset, SearchSpace, float]:
+def _prepare(
+    rows: Dataset | Table, settings: dict[str, Any], given: dict[str, Any]
+) -> tuple[Dataset, SearchSpace, float]:
     """Return the data set as networks take it, the search around the default settings, and the unit of the errors."""
     import numpy as np
 
