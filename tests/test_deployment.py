@@ -17,7 +17,7 @@ pytest.importorskip("onnxruntime")
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs/deployment.md").read_text()
-EXPORT, CLIENT, *SERVERS = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
+EXPORT, CLIENT, FRAME, *SERVERS = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
 (SCRIPT,) = re.findall(r"```js\n(.*?)```", PAGE, flags=re.DOTALL)
 NODE, PACKAGES = shutil.which("node"), ROOT / "tests/javascript/node_modules"
 FLOWER = {"sepal length": 5.1, "sepal width": 3.5, "petal length": 1.4, "petal width": 0.2}
@@ -58,6 +58,21 @@ def test_the_python_example_predicts_as_tikas(probabilities: np.ndarray, capsys)
     names = execute(CLIENT)
     np.testing.assert_allclose(names["probabilities"][0], probabilities, atol=1e-5)
     assert capsys.readouterr().out.startswith("setosa [")
+
+
+def test_the_function_for_frames_gives_each_column_the_type_of_its_input() -> None:
+    import onnxruntime
+    import pandas as pd
+
+    from tikas import LadderClassifier
+
+    dates = pd.Series(pd.date_range("2020-01-01", periods=60)).mask(np.arange(60) == 7)
+    towns = pd.Series(["Turku", "Oulu", None] * 20, dtype=object)
+    frame = pd.DataFrame({"size": np.sin(np.arange(60)), "town": towns, "seen": dates})
+    classifier = LadderClassifier((4,), epochs=2, batch_size=20, random_state=0).fit(frame, ["a", "b"] * 30)
+    session = onnxruntime.InferenceSession(classifier.to_onnx("table.onnx"))
+    inputs = execute(FRAME)["inputs_of"](session, frame)
+    np.testing.assert_allclose(session.run(None, inputs)[1], classifier.predict_proba(frame), atol=1e-5)
 
 
 @pytest.mark.skipif(NODE is None, reason="Node.js is not installed")

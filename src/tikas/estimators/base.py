@@ -516,10 +516,13 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         Notes
         -----
         The graph contains the preprocessing. It takes any number of rows: float32 rows as one input ``X`` of the shape
-        of those of `fit`; or, if that was a data frame, each column as an input of its name, ``(rows, 1)``. The outputs
-        are named as by skl2onnx: of a classifier ``label`` and ``probabilities`` ``(rows, classes)``, of a regressor
-        ``variable`` ``(rows, 1)``. The metadata of the file are JSON: ``classes``, ``task``, ``recipe``, ``seeds`` and
-        the version ``tikas``.
+        of those of `fit`; or, if that was a data frame, each column as an input of its name, ``(rows, 1)``, of float32.
+        If columns are encoded (``preprocess_ == "columns"``), those that are used are inputs: numbers of float64, NaN
+        for a gap; categories and booleans as strings; dates as int64 seconds since 1970 in UTC, -2**63 for a gap.
+
+        The outputs are named as by skl2onnx: of a classifier ``label`` and ``probabilities`` ``(rows, classes)``, of a
+        regressor ``variable`` ``(rows, 1)``. The metadata of the file are JSON: ``classes``, ``columns``, ``task``,
+        ``recipe``, ``seeds`` and the version ``tikas``.
 
         Examples
         --------
@@ -537,8 +540,10 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
     def to_torch_export(self, path: str | Path) -> Path:
         """Write the fitted model as a file of `torch.export`, which PyTorch reads without tikas.
 
-        ``torch.export.load(path).module()`` is a function of float32 rows, of the shape of those of `fit`. It contains
-        the preprocessing and returns the class probabilities, or the values of a regressor ``(rows, 1)``.
+        ``torch.export.load(path).module()`` is a function of float32 rows, of the shape of those of `fit`; or, if that
+        was a data frame, of a dict of columns, as `to_onnx` describes them, but categories as their positions in
+        ``encoder_.columns[...].categories``, int64, -1 for others. It contains the preprocessing and returns the class
+        probabilities, or the values of a regressor ``(rows, 1)``.
 
         Parameters
         ----------
