@@ -27,6 +27,7 @@ from tikas import Conv, LadderClassifier, MaxPool, MeanPool
 
 CPU = torch.device("cpu")
 ROWS = 1000
+EPOCHS = 30
 CALLS = {1: 200, ROWS: 5}
 """Calls in a block that is timed."""
 QUICK: dict[str, Any] = {"random_state": 0, "device": "cpu"}
@@ -165,7 +166,7 @@ def main() -> None:
     images = np.ascontiguousarray(X.reshape(-1, 1, 8, 8) / 16, dtype=np.float32)
     y[100:] = -1
     trained = slice(None, 300 if options.quick else len(X) - ROWS)
-    epochs = 2 if options.quick else None
+    epochs = 2 if options.quick else EPOCHS
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for kind, settings in KINDS.items():

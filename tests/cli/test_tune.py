@@ -85,10 +85,25 @@ def test_processes_share_a_study_and_finish_the_trial_of_one_that_was_killed(run
     assert whole.user_attrs["result"]["errors"] == trials[0].user_attrs["result"]["errors"]
 
 
+def test_ctrl_c_leaves_a_trial_that_the_same_command_finishes(run, capsys, monkeypatch) -> None:
+    command = ["tune", *QUICK, "--trials", "1", "--network", "4", "--labels", "40"]
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("tikas.training.tune.Trainer.fit", interrupt)
+        assert run(*command) == 130
+    assert "same command" in capsys.readouterr().err
+    assert [trial.state.name for trial in study_of("recipes/digits.db").trials] == ["RUNNING"]
+    assert run(*command) == 0
+    assert [trial.state.name for trial in study_of("recipes/digits.db").trials] == ["COMPLETE"]
+
+
 def test_errors_of_a_regression_have_the_unit_of_the_target(run, capsys) -> None:
     x = np.random.default_rng(0).normal(size=(120, 2)).round(3)
-    lines = [f"{a},{b},{100 + 20 * a - 10 * b if row < 60 else ''}" for row, (a, b) in enumerate(x)]
-    Path("mine.csv").write_text("\n".join(["a,b,price", *lines]))
+    lines = [f"{a},{b},{'xy'[row % 2]},{100 + 20 * a - 10 * b if row < 60 else ''}" for row, (a, b) in enumerate(x)]
+    Path("mine.csv").write_text("\n".join(["a,b,kind,price", *lines]))
     options = ["--data", "mine.csv", "--target", "price", "--task", "regression", "--network", "16", "--noise", "0.1"]
     searched = ["--learning-rate", "0.01", "--trials", "1", "--storage", "study.journal", "--study", "price"]
     assert run("tune", *options, *searched, "--epochs", "60", "--folds", "3", "--quiet") == 0
@@ -98,6 +113,11 @@ def test_errors_of_a_regression_have_the_unit_of_the_target(run, capsys) -> None
     assert Path("study.journal").exists()
     assert run("train", *options[:4], "--recipe", "recipes/mine.json") == 2
     assert "--task" in capsys.readouterr().err
+    again = ["--recipe", "recipes/mine.json", "--folds", "0", "--no-baseline", "--quiet", "-o", "m.safetensors"]
+    assert run("train", *options[:6], *again) == 0
+    recipe = tikas.load("m.safetensors").recipe_
+    assert (recipe.preprocess, recipe.network, recipe.epochs) == ("columns", (16,), 60)
+    assert recipe == Recipe.from_json(Path("recipes/mine.json").read_text())
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from tikas.training.tune import Measured, Search, SearchSpace
 
 TOGETHER_ON_GPU, TOGETHER_ON_CPU = 8, 1
-"""Trials in an ensemble. The folds of one keep a CPU busy; eight take a GPU little more time than one."""
+"""Trials in an ensemble. On a GPU, 8 trials of 5 folds are 40 members, an ensemble of the size that tikas is timed with. On
+a CPU, a member of the default network took 0.75 s in an ensemble of 5 and 0.69 s in one of 20, for 10 epochs of digits."""
 SHOWN = 10
 """Trials in the table."""
 
@@ -297,7 +298,7 @@ def _print_importances(study: Study, measured: Sequence[Measured], path: Path) -
     importances = optuna.importance.get_param_importances(study)
     print("importance: " + ", ".join(f"{name} {value:.2f}" for name, value in importances.items()))
     try:
-        from tikas.report.plots import plot_importances
+        from tikas.report.tuning import plot_importances
 
         plot_importances(path, importances)
         print(f"importances drawn in {path}")

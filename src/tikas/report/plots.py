@@ -195,36 +195,3 @@ def plot_error_against_seconds(path: str | Path, series: Mapping[str, Sequence[T
         axes.set_xlabel("seconds per member (hollow: without warm-up)")
         axes.set_ylabel("test error, %")
         figure.legend(loc="outside lower right", frameon=False, fontsize=8)
-
-
-def plot_importances(path: str | Path, importances: Mapping[str, float]) -> None:
-    """Draw the share of the differences between trials that each parameter of a study explains, the largest first.
-
-    Parameters
-    ----------
-    path : str or Path
-        The SVG file to write.
-    importances : mapping of str to float
-        By the name of the parameter, from the largest to the smallest.
-
-    Raises
-    ------
-    ImportError
-        If matplotlib is not installed.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     plot_importances(folder + "/importances.svg", {"noise": 0.7, "learning_rate": 0.3})
-    ...     "learning rate" in Path(folder, "importances.svg").read_text()
-    True
-    """
-    with svg_figure(path) as figure:
-        figure.set_size_inches(5, 0.6 + 0.3 * len(importances))
-        axes = figure.add_subplot()
-        bars = axes.barh([name.replace("_", " ") for name in importances], list(importances.values()), color=MEASURED)
-        axes.bar_label(bars, fmt="%.2f", padding=3)
-        axes.invert_yaxis()
-        axes.set_xlim(0, 1.1 * max(importances.values(), default=1.0))
-        axes.set_xlabel("importance for the cross-validated error")
