@@ -67,7 +67,7 @@ def test_processes_share_a_study_and_finish_the_trial_of_one_that_was_killed(run
         time.sleep(0.01)
     other.send_signal(signal.SIGSTOP)  # it still holds its locks
     assert run(*command) == 0
-    assert "1 trials still run in other processes" in capsys.readouterr().out
+    assert "still run 1 of the trials" in capsys.readouterr().out
     other.kill()
     other.wait()
     states = [trial.state.name for trial in study_of("recipes/digits.db").trials]

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from tikas.training.tune import Measured, Search, SearchSpace
 
 TOGETHER_ON_GPU, TOGETHER_ON_CPU = 8, 1
-"""Trials in an ensemble. On a GPU, 8 trials of 5 folds are 40 members, an ensemble of the size that tikas is timed with. On
-a CPU, a member of the default network took 0.75 s in an ensemble of 5 and 0.69 s in one of 20, for 10 epochs of digits."""
+"""Trials in an ensemble. On a GPU, 8 trials of 5 folds are 40 members, as in the ensembles that benchmarks/ times. On a
+CPU, 10 epochs of the digits took 0.75 s for each member of an ensemble of 5, and 0.69 s in one of 20."""
 SHOWN = 10
 """Trials in the table."""
 
@@ -146,8 +146,17 @@ def tune(
     given = {name: value for name, value in given.items() if value is not None}
     from tikas.training.checkpoint import UNFINISHED
     from tikas.training.environment import pick_device
-    from tikas.training.tune import Search, fold_splits, measured_trials, open_storage, open_study
+    from tikas.training.tune import (
+        Search,
+        fold_splits,
+        import_optuna,
+        locked,
+        measured_trials,
+        open_storage,
+        open_study,
+    )
 
+    import_optuna()
     name = _file_name(Path(data).resolve().stem)
     output = output or Path("recipes", f"{name}.json")
     of_table = {"ignore": ignore, "categorical": categorical, "numeric": numeric, "unlabeled": unlabeled}
@@ -165,15 +174,17 @@ def tune(
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    opened = open_storage(storage or f"sqlite:///{output.with_suffix('.db').as_posix()}")
-    study = open_study(opened, study_name or name, space, dataset, splits, seed)
+    folder = output.with_suffix(UNFINISHED)
+    with locked(folder):
+        opened = open_storage(storage or f"sqlite:///{output.with_suffix('.db').as_posix()}")
+        study = open_study(opened, study_name or name, space, dataset, splits, seed)
     search = Search(
         opened,
         study,
         space,
         dataset,
         splits,
-        output.with_suffix(UNFINISHED),
+        folder,
         trials=trials,
         together=together,
         unit=unit,
@@ -190,20 +201,21 @@ def tune(
         _print_trials(measured, len(splits), regression=task == "regression")
         _print_importances(study, measured, output.with_suffix(".svg"))
         output.write_text(json.dumps(asdict(measured[0].recipe), indent=2) + "\n")
-        again = {"data": [data], "target": [target] if target else [], "recipe": [str(output)], **of_table}
-        words = [word for name, values in again.items() if values for word in (f"--{name}", *values)]
-        print(f"recipe written to {output}: tikas train {shlex.join(words)}")
+        same = {"data": data, "target": target, "labels": labels, "task": task if task == "regression" else None}
+        words = [word for option, value in same.items() if value for word in (f"--{option}", value)]
+        words += [word for option, values in of_table.items() if values for word in (f"--{option}", *values)]
+        print(f"recipe written to {output}: tikas train {shlex.join(words)} --recipe {shlex.quote(str(output))}")
     else:
         print_error(
             f"No trial succeeded. The last one: {measured[-1].failure}" if measured else "No trial is finished."
         )
-    elsewhere = len([trial for trial in study.get_trials(deepcopy=False) if trial.state.name == "RUNNING"])
+    running = sum(trial.state.name == "RUNNING" for trial in study.get_trials(deepcopy=False))
     if interrupted:
         print_error("interrupted. The same command continues.")
         raise typer.Exit(INTERRUPTED)
     search.close()
-    if elsewhere:
-        print(f"{elsewhere} trials still run in other processes; the last process to end prints all of them.")
+    if running:
+        print(f"Other processes still run {running} of the trials. The last process to end prints all of them.")
 
 
 def _with_labels(rows: Dataset | Table, n_labels: int | None, seed: int) -> Dataset | Table:
@@ -239,8 +251,6 @@ def _prepare(
     searched = [setting for setting in SEARCHED if setting not in given and (setting != "network" or dense)]
     if not searched:
         raise ValueError("Nothing is left to search: leave out one of --network, --noise, --costs and --learning-rate.")
-    if recipe.costs == (0.0,):
-        searched.remove("costs")
     return dataset, SearchSpace(recipe, tuple(searched)), unit
 
 

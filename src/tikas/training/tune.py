@@ -10,8 +10,8 @@ import platform
 import re
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -50,6 +50,8 @@ COUNTED = "COMPLETE", "PRUNED", "RUNNING"
 """States of the trials that count. A failed one was not run: another machine took the last place, or it was lost."""
 NEXT = "next.lock"
 """Locked while a process chooses the trials that it runs next."""
+CREATED_SECONDS = 10
+"""Longest time in which another process creates a study."""
 LOST_SECONDS = 600
 """A process records at once that a trial is its own: after this time, no process runs a trial without an owner."""
 IDENTITY, OWNER, RECIPE, RESULT = "identity", "owner", "recipe", "result"
@@ -188,7 +190,6 @@ def open_storage(url: str) -> BaseStorage:
 
     Raises ValueError if it cannot be opened, ImportError if a package for it is missing.
     """
-    import_optuna()
     from optuna.storages import JournalStorage, RDBStorage
     from optuna.storages.journal import JournalFileBackend, JournalRedisBackend
 
@@ -207,6 +208,14 @@ def open_storage(url: str) -> BaseStorage:
             f"The storage {shown} cannot be opened ({reason}). Give a URL such as sqlite:///study.db or "
             "postgresql://user:password@host/name, or the path of a journal file."
         ) from error
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Wait for other processes with this folder, so that one of them at a time creates a study or asks for trials."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder / NEXT):
+        yield
 
 
 def import_optuna() -> None:
@@ -233,7 +242,10 @@ def open_study(
         study = optuna.create_study(storage=storage, study_name=name, direction="minimize")
     except optuna.exceptions.DuplicatedStudyError:
         study = optuna.load_study(storage=storage, study_name=name)
-        stored = study.user_attrs.get(IDENTITY) or {}
+        deadline = time.monotonic() + CREATED_SECONDS
+        while IDENTITY not in study.user_attrs and time.monotonic() < deadline:
+            time.sleep(0.1)  # another process creates it at this moment
+        stored = study.user_attrs.get(IDENTITY, {})
         different = [part for part, value in identity.items() if stored.get(part) != value]
         if different:
             raise ValueError(
@@ -241,8 +253,8 @@ def open_study(
                 "another name or storage for a new study."
             ) from None
         return study
-    study.set_user_attr(IDENTITY, identity)
     study.enqueue_trial(space.defaults())
+    study.set_user_attr(IDENTITY, identity)  # last: other processes wait for it
     return study
 
 
@@ -251,7 +263,6 @@ class Measured(NamedTuple):
 
     number: int
     recipe: Recipe
-    params: Mapping[str, Any]
     errors: Sequence[float]
     failure: str
     seconds: float
@@ -273,7 +284,7 @@ def measured_trials(study: Study) -> list[Measured]:
     for trial in study.get_trials(deepcopy=False):
         if trial.state.is_finished() and RESULT in trial.user_attrs:
             recipe = Recipe.from_json(trial.user_attrs[RECIPE])
-            found.append(Measured(trial.number, recipe, trial.params, **trial.user_attrs[RESULT]))
+            found.append(Measured(trial.number, recipe, **trial.user_attrs[RESULT]))
     return sorted(found, key=lambda each: (each.error, each.number))
 
 
@@ -330,8 +341,7 @@ class Search:
 
     def next_trials(self) -> dict[int, Recipe]:
         """Return the trials to run next, by number, all with one network: unfinished ones of this folder, or new."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with FileLock(self.folder / NEXT):
+        with locked(self.folder):
             return self._unfinished() or self._new()
 
     def _unfinished(self) -> dict[int, Recipe]:
