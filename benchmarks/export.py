@@ -5,9 +5,10 @@
 `difference`: the largest difference of a probability between onnxruntime, or torch.export, and `predict_proba`, on rows
 that were not trained on; `labels_differ`: rows whose label differs. Sizes are those of the files, for MLPClassifier of
 its pickle. Latency: the median of calls of `predict_proba` on one and on 1,000 rows of the digits, with networks of 256
-and 128 units, the ways taking turns.
+and 128 units, the ways taking turns; `load` is the machine's load average at the end.
 """
 
+import os
 import pickle
 import tempfile
 import warnings
@@ -151,7 +152,7 @@ def latencies(seconds: float, folder: Path) -> list[Figure]:
         timings = interleave(sides, CPU, seconds)
         for name, timing in timings.items():
             ratio = timings["MLPClassifier"].ms / timing.ms
-            details = {"rows": count, "bytes": sizes[name]}
+            details = {"rows": count, "bytes": sizes[name], "load": os.getloadavg()[0]}
             figures.append(Figure("latency", f"{name}, {count} rows", timing.ms, ratio, "MLPClassifier", details))
     return figures
 

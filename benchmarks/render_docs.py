@@ -141,6 +141,33 @@ def statistics_table(records: Records) -> str:
     return markdown_table(header, rows, text_columns=2)
 
 
+def export_table() -> str:
+    """How far exported models are from the estimators, on 1,000 rows that were not trained on."""
+    rows = []
+    for record in read_records(RESULTS / "export.jsonl"):
+        if record["benchmark"] == "export":
+            torch_export = record.get("torch_export_difference")
+            differences = [record["difference"], torch_export]
+            cells = [MISSING if each is None else f"{each:.1e}" for each in differences]
+            saved = record.get("safetensors_bytes")
+            sizes = [record["onnx_bytes"] / 1000, None if saved is None else saved / 1000]
+            cells += [MISSING if each is None else f"{each:,.0f}" for each in sizes]
+            rows.append([record["what"], *cells])
+    header = ["model", "onnxruntime", "torch.export", "kB of ONNX", "kB of safetensors"]
+    return markdown_table(header, rows, text_columns=1)
+
+
+def latency_table() -> str:
+    """Milliseconds to predict one row and 1,000 rows, and the size of the file."""
+    found = [record for record in read_records(RESULTS / "export.jsonl") if record["benchmark"] == "latency"]
+    rows = []
+    for name in ("onnxruntime", "tikas", "MLPClassifier"):
+        own = {record["rows"]: record for record in found if record["what"].startswith(name)}
+        cells = [f"{own[count]['ms']:.3g} ({own[count]['ratio']:.2f})" for count in (1, 1000)]
+        rows.append([name, *cells, f"{own[1]['bytes'] / 1000:,.0f}"])
+    return markdown_table(["way", "one row, ms", "1,000 rows, ms", "kB"], rows, text_columns=1)
+
+
 def tables(records: Records) -> dict[str, str]:
     """Return all tables by name."""
     return all_tables(records) | {
@@ -149,6 +176,8 @@ def tables(records: Records) -> dict[str, str]:
         "convolution-speed": convolution_table(),
         "digits": digits_table(),
         "evaluation": evaluation_table(),
+        "export": export_table(),
+        "latency": latency_table(),
         "soak": soak_table(),
         "starts": start_table(),
         "statistics": statistics_table(records),

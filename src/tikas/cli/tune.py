@@ -196,6 +196,7 @@ def tune(
     if before:
         print(f"continuing the study {study.study_name!r} after {len(before)} trials")
     interrupted = not _run(search, " %" if task == "classification" else "", quiet=quiet)
+    running = sum(trial.state.name == "RUNNING" for trial in study.get_trials(deepcopy=False))
     measured = measured_trials(study)
     if measured and measured[0].errors:
         _print_trials(measured, len(splits), regression=task == "regression")
@@ -209,7 +210,6 @@ def tune(
         print_error(
             f"No trial succeeded. The last one: {measured[-1].failure}" if measured else "No trial is finished."
         )
-    running = sum(trial.state.name == "RUNNING" for trial in study.get_trials(deepcopy=False))
     if interrupted:
         print_error("interrupted. The same command continues.")
         raise typer.Exit(INTERRUPTED)
