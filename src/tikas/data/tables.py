@@ -531,7 +531,7 @@ def _read_excel(path: Path) -> tuple[pd.DataFrame, str]:
     try:
         with _reading(path, "an Excel file"), pd.ExcelFile(path) as book:
             sheets = [str(name) for name in book.sheet_names]
-            frame = book.parse(sheets[0], keep_default_na=False, na_values=sorted(GAPS))
+            frame = pd.read_excel(book, sheet_name=sheets[0], keep_default_na=False, na_values=sorted(GAPS))
     except ImportError as error:
         raise ImportError(
             f"Reading {path.name} needs another package: pip install 'tikas[excel]'. ({error})"
@@ -593,8 +593,20 @@ def _sniff(path: Path, wanted: Collection[str]) -> _TextFormat:
     encoding = _encoding(path)
     with path.open(encoding=encoding, newline="") as file:
         separator = _separator(file.read(SNIFFED_BYTES), path.suffix.lower())
-    options = {"sep": separator, "encoding": encoding, "skipinitialspace": True, "keep_default_na": False}
-    head = pd.read_csv(path, header=None, nrows=1 + SNIFFED_ROWS, dtype=object, index_col=False, **options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", pd.errors.ParserWarning)  # `_reading_text` tells of lines of a wrong length
+        head = pd.read_csv(
+            path,
+            sep=separator,
+            encoding=encoding,
+            header=None,
+            nrows=1 + SNIFFED_ROWS,
+            dtype=object,
+            index_col=False,
+            keep_default_na=False,
+            skipinitialspace=True,
+            on_bad_lines="skip",
+        )
     head = head.apply(lambda cells: cells.str.strip())
     first, names = head.iloc[0].tolist(), []
     if _is_header(first, wanted):
@@ -656,8 +668,8 @@ def _read_text(path: Path, target: str, as_text: Sequence[str]) -> _File:
         text = _sniff(path, [target, *as_text])
     if not text.names:
         raise ValueError(f"{path} has no header line, so it has no column {target!r}. Add a line of names.")
-    coded = text.head.apply(lambda cells: cells.str.fullmatch(LEADING_ZERO).any())
-    kept = [number for number, name in enumerate(text.names) if name in (target, *as_text) or bool(coded[number])]
+    coded = [bool(text.head[number].str.fullmatch(LEADING_ZERO).any()) for number in range(text.width)]
+    kept = [number for number, name in enumerate(text.names) if name in (target, *as_text) or coded[number]]
     with _reading_text(path, text):
         frame = pd.read_csv(
             path,
