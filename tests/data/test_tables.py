@@ -279,7 +279,9 @@ def test_cells_that_a_model_cannot_take_are_counted_with_the_first_of_each_colum
 
 def test_a_parquet_file_keeps_its_types(tmp_path: Path) -> None:
     columns = {"a": [1, 2, 3], "on": [True, False, True], "b": pd.array([3, None, 4], dtype="Int64")}
-    frame = pd.DataFrame({**columns, "kind": ["cat", None, "dog"], "when": pd.to_datetime(["2020-01-01", None, "2021-05-01"])})
+    frame = pd.DataFrame(
+        {**columns, "kind": ["cat", None, "dog"], "when": pd.to_datetime(["2020-01-01", None, "2021-05-01"])}
+    )
     frame.to_parquet(tmp_path / "rows.parquet")
     table = read_table(tmp_path / "rows.parquet", "kind")
     assert table.kinds == {"a": "number", "on": "boolean", "b": "number", "when": "date"}
