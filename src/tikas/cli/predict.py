@@ -151,7 +151,8 @@ def _predict_table(
         if model.encoder_ is not None:
             rows: Any = feature_table(path, chunk, model.encoder_.columns, named=bool(names))
         else:
-            rows = number_table(path, chunk, names or [name for name in chunk if name not in left_out], first_row)
+            chosen = names or [name for name in chunk if name not in left_out]
+            rows = number_table(path, chunk, chosen, required=bool(names), first_row=first_row)
             rows = rows if names else rows.to_numpy()
         labels = None
         if target:

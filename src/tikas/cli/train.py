@@ -363,7 +363,7 @@ def _columns_settings(rows: Dataset | Table, preprocess: str | None) -> dict[str
 
 def _file_name(text: str) -> str:
     """Return a name that can be typed without quotes: lower-case letters, digits, dots and hyphens."""
-    plain = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode().lower()
+    plain = unicodedata.normalize("NFKD", text.casefold()).encode("ascii", "ignore").decode()
     return re.sub(r"[^a-z0-9._]+", "-", plain).strip("-._") or "model"
 
 

@@ -78,7 +78,7 @@ DATE_PARTS = ("time", "month sin", "month cos", "weekday sin", "weekday cos", "h
 FREQUENCY = "frequency"
 
 THOUSANDS, EUROPEAN = r"[-+]?\d{1,3}(,\d{3})+(\.\d+)?", r"[-+]?\d{1,3}([. ']\d{3})+(,\d+)?"
-DECIMAL_COMMA = r"[-+]?(\d*,(\d{1,2}|\d{4,})|0,\d+|\d{4,},\d+)"
+DECIMAL_COMMA = r"[-+]?(\d*,(\d{1,2}|\d{4,})|0,\d+|\d{4,},\d+|\d{1,3}([. ']\d{3})+,\d+)"
 """A number that can only be read with a decimal comma, unlike 1,234."""
 
 

@@ -10,8 +10,8 @@ import shlex
 import textwrap
 import warnings
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -353,7 +353,7 @@ def read_chunks(
     names: Sequence[str] = (),
     wanted: Collection[str] = (),
     *,
-    rows: int = CHUNK_ROWS,
+    rows: int | None = None,
 ) -> Iterator[pd.DataFrame]:
     """Read a file part by part, for predictions. Cells of a text file stay as they are.
 
@@ -365,8 +365,8 @@ def read_chunks(
         Names of the columns of a text file without a header line.
     wanted : collection of str, default=()
         Names that tell a header line of numbers from a row.
-    rows : int, default=20000
-        Rows of a part.
+    rows : int, optional
+        Rows of a part. Default: 20,000.
 
     Yields
     ------
@@ -375,6 +375,7 @@ def read_chunks(
     """
     path = Path(path).expanduser()
     _check_suffix(path)
+    rows = rows or CHUNK_ROWS
     parts: Iterator[pd.DataFrame]
     if path.suffix.lower() in TEXT_SUFFIXES:
         parts = _text_parts(path, list(names), wanted, rows)
@@ -421,8 +422,13 @@ def feature_table(path: Path, frame: pd.DataFrame, columns: Sequence[Column], *,
     return table
 
 
-def number_table(path: Path, frame: pd.DataFrame, names: Sequence[str], first_row: int = 1) -> pd.DataFrame:
-    """Return columns as numbers, for a model that takes nothing else; raise ValueError with every cell that is none."""
+def number_table(
+    path: Path, frame: pd.DataFrame, names: Sequence[str], *, required: bool, first_row: int = 1
+) -> pd.DataFrame:
+    """Return columns as numbers, for a model that takes nothing else; raise ValueError with every cell that is none.
+
+    `required` is whether the model knows them by name, and `first_row` the number of the first row in the file.
+    """
     _check_model_columns(path, list(frame.columns), names)
     values = {name: _column_numbers(frame[name], frame.attrs.get("decimal", ".")) for name in names}
     problems = []
@@ -436,10 +442,10 @@ def number_table(path: Path, frame: pd.DataFrame, names: Sequence[str], first_ro
             problems.append(f"column {name!r}: {count} (row {first_row + row}: {cell!r})")
     if problems:
         wrong_names = shlex.join([name for name, numbers in values.items() if np.isnan(numbers).any()])
+        advice = "" if required else f" Or leave out columns that the model does not have: --ignore {wrong_names}."
         raise ValueError(
             f"{path} has cells that are not numbers, and the model takes numbers without gaps: "
-            f"{_listed(problems, '; ')}. Fill them in; or, if the model does not have these columns, leave them out: "
-            f"--ignore {wrong_names}."
+            f"{_listed(problems, '; ')}. Fill them in, or train with preprocess='columns', which does.{advice}"
         )
     return pd.DataFrame(values, frame.index, dtype=np.float32)
 
@@ -525,7 +531,7 @@ def _read_excel(path: Path) -> tuple[pd.DataFrame, str]:
     try:
         with _reading(path, "an Excel file"), pd.ExcelFile(path) as book:
             sheets = [str(name) for name in book.sheet_names]
-            frame = book.parse(sheets[0], keep_default_na=False, na_values=sorted(GAPS))
+            frame = pd.read_excel(book, sheet_name=sheets[0], keep_default_na=False, na_values=sorted(GAPS))
     except ImportError as error:
         raise ImportError(
             f"Reading {path.name} needs another package: pip install 'tikas[excel]'. ({error})"
@@ -587,8 +593,20 @@ def _sniff(path: Path, wanted: Collection[str]) -> _TextFormat:
     encoding = _encoding(path)
     with path.open(encoding=encoding, newline="") as file:
         separator = _separator(file.read(SNIFFED_BYTES), path.suffix.lower())
-    options = {"sep": separator, "encoding": encoding, "skipinitialspace": True, "keep_default_na": False}
-    head = pd.read_csv(path, header=None, nrows=1 + SNIFFED_ROWS, dtype=object, index_col=False, **options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", pd.errors.ParserWarning)  # `_reading_text` tells of lines of a wrong length
+        head = pd.read_csv(
+            path,
+            sep=separator,
+            encoding=encoding,
+            header=None,
+            nrows=1 + SNIFFED_ROWS,
+            dtype=object,
+            index_col=False,
+            keep_default_na=False,
+            skipinitialspace=True,
+            on_bad_lines="skip",
+        )
     head = head.apply(lambda cells: cells.str.strip())
     first, names = head.iloc[0].tolist(), []
     if _is_header(first, wanted):
@@ -650,8 +668,8 @@ def _read_text(path: Path, target: str, as_text: Sequence[str]) -> _File:
         text = _sniff(path, [target, *as_text])
     if not text.names:
         raise ValueError(f"{path} has no header line, so it has no column {target!r}. Add a line of names.")
-    coded = text.head.apply(lambda cells: cells.str.fullmatch(LEADING_ZERO).any())
-    kept = [number for number, name in enumerate(text.names) if name in (target, *as_text) or bool(coded[number])]
+    coded = [bool(text.head[number].str.fullmatch(LEADING_ZERO).any()) for number in range(text.width)]
+    kept = [number for number, name in enumerate(text.names) if name in (target, *as_text) or coded[number]]
     with _reading_text(path, text):
         frame = pd.read_csv(
             path,
@@ -679,14 +697,21 @@ def _parquet_parts(path: Path, rows: int) -> Iterator[pd.DataFrame]:
         from pyarrow.parquet import ParquetFile
     except ImportError as error:
         raise ImportError(f"Reading {path.name} needs pyarrow: pip install 'tikas[parquet]'.") from error
-    with _reading(path, "a Parquet file"), ParquetFile(path) as file:
-        batches = file.iter_batches(rows)
+    with _reading(path, "a Parquet file"):
+        file = ParquetFile(path)
+    with file:
+        batches = (batch.to_pandas() for batch in file.iter_batches(rows))
+        yield from _each(batches, lambda: _reading(path, "a Parquet file"))
+
+
+def _each(parts: Iterator[pd.DataFrame], reading: Callable[[], AbstractContextManager[None]]) -> Iterator[pd.DataFrame]:
+    """Yield the parts, each read in the context of `reading`, which is left while a part is used."""
     while True:
-        with _reading(path, "a Parquet file"):
-            frame = next((batch.to_pandas() for batch in batches), None)
-        if frame is None:
+        with reading():
+            part = next(parts, None)
+        if part is None:
             return
-        yield frame
+        yield part
 
 
 def _text_parts(path: Path, columns: list[str], wanted: Collection[str], rows: int) -> Iterator[pd.DataFrame]:
@@ -704,9 +729,8 @@ def _text_parts(path: Path, columns: list[str], wanted: Collection[str], rows: i
             names = columns
             message = f"{path} has no header line; its columns are taken to be {_listed(columns)}."
             warnings.warn(message, UserWarning, stacklevel=5)
-    with (
-        _reading_text(path, text),
-        pd.read_csv(
+    with _reading_text(path, text):
+        reader = pd.read_csv(
             path,
             sep=text.separator,
             encoding=text.encoding,
@@ -717,10 +741,10 @@ def _text_parts(path: Path, columns: list[str], wanted: Collection[str], rows: i
             keep_default_na=False,
             skipinitialspace=True,
             chunksize=rows,
-        ) as reader,
-    ):
-        for frame in reader:
-            frame = frame.fillna("")  # what short lines lack
+        )
+    with reader:
+        for cells in _each(reader, lambda: _reading_text(path, text)):
+            frame = cells.fillna("")  # what short lines lack
             frame.columns = pd.Index(names)
             frame.attrs["decimal"] = text.decimal
             yield frame

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
@@ -175,7 +176,9 @@ def cross_validate(
         started = time.perf_counter()
         members = estimator.n_members
         fitted = copy(estimator).set_params(n_members=members * len(splits), random_state=seed)
-        fitted.fit(X, y, splits=splits * members)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".* fewer than a batch")
+            fitted.fit(X, y, splits=splits * members)
         if fitted.interrupted_:
             raise KeyboardInterrupt
         errors = np.full(n_rows, np.nan)
