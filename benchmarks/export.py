@@ -89,10 +89,9 @@ def compare(name: str, classifier: LadderClassifier, rows: Any, folder: Path) ->
     }
     if not isinstance(classifier.network, nn.Module):
         details["safetensors_bytes"] = classifier.save(saved).stat().st_size
-    if not isinstance(rows, pd.DataFrame):
-        program = torch.export.load(classifier.to_torch_export(folder / f"{name}.pt2")).module()
-        exported = program(torch.from_numpy(rows)).detach().numpy()
-        details["torch_export_difference"] = float(np.abs(exported - expected).max())
+    program = torch.export.load(classifier.to_torch_export(folder / f"{name}.pt2")).module()
+    given = tensors(classifier, rows) if isinstance(rows, pd.DataFrame) else torch.from_numpy(rows)
+    details["torch_export_difference"] = float(np.abs(program(given).detach().numpy() - expected).max())
     return Figure("export", name, details=details)
 
 
@@ -118,6 +117,22 @@ def table_inputs(session: Any, frame: pd.DataFrame) -> dict[str, np.ndarray]:
             values = cells.to_numpy(np.float64)
         inputs[each.name] = values.reshape(-1, 1)
     return inputs
+
+
+def tensors(classifier: LadderClassifier, frame: pd.DataFrame) -> dict[str, torch.Tensor]:
+    """Return the columns of a frame as the exported program takes them."""
+    columns = {}
+    for column in classifier.encoder_.columns:
+        cells = frame[column.name]
+        if column.categories:
+            texts = ["" if pd.isna(cell) else str(cell).lower() for cell in cells]
+            known = {text.lower(): code for code, text in enumerate(column.categories)}
+            values = np.array([known.get(text, -1) for text in texts])
+        else:
+            date = column.kind == "date"
+            values = cells.to_numpy("datetime64[s]").astype(np.int64) if date else cells.to_numpy(np.float64)
+        columns[column.name] = torch.from_numpy(values.reshape(-1, 1))
+    return columns
 
 
 def latencies(seconds: float, folder: Path) -> list[Figure]:

@@ -146,13 +146,11 @@ def export_table() -> str:
     rows = []
     for record in read_records(RESULTS / "export.jsonl"):
         if record["benchmark"] == "export":
-            torch_export = record.get("torch_export_difference")
-            differences = [record["difference"], torch_export]
-            cells = [MISSING if each is None else f"{each:.1e}" for each in differences]
-            saved = record.get("safetensors_bytes")
-            sizes = [record["onnx_bytes"] / 1000, None if saved is None else saved / 1000]
-            cells += [MISSING if each is None else f"{each:,.0f}" for each in sizes]
-            rows.append([record["what"], *cells])
+            differences = [f"{record[name]:.1e}" for name in ("difference", "torch_export_difference")]
+            sizes = [record["onnx_bytes"], record.get("safetensors_bytes")]  # a module of a user cannot be saved
+            rows.append(
+                [record["what"], *differences, *("" if size is None else f"{size / 1000:,.0f}" for size in sizes)]
+            )
     header = ["model", "onnxruntime", "torch.export", "kB of ONNX", "kB of safetensors"]
     return markdown_table(header, rows, text_columns=1)
 

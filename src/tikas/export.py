@@ -62,21 +62,19 @@ def to_onnx(estimator: LadderEstimator, path: str | Path) -> Path:
     except ImportError as error:
         raise ImportError("Writing ONNX files needs onnx and onnxscript: pip install 'tikas[onnx]'.") from error
     check_is_fitted(estimator)
-    inputs = _inputs(estimator)
-    classifier = isinstance(estimator, LadderClassifier)
-    for name in inputs:
-        if name in (LABEL, PROBABILITIES, VALUE) or name.startswith(INTERNAL):
+    outputs = [LABEL, PROBABILITIES] if isinstance(estimator, LadderClassifier) else [VALUE]
+    names = {f"input_{number}": name for number, name in enumerate(_inputs(estimator))}
+    for name in names.values():
+        if name in outputs or name.startswith(INTERNAL):
             raise ValueError(f"The column {name!r} has the name of an output of the ONNX graph. Rename the column.")
-    names = {f"input_{number}": name for number, name in enumerate(inputs)}
-    output = PROBABILITIES if classifier else VALUE
     program = _export(estimator)
     with _quiet():
         exported = torch.onnx.export(
-            program, dynamo=True, opset_version=OPSET, input_names=list(names), output_names=[output], verbose=False
+            program, dynamo=True, opset_version=OPSET, input_names=list(names), output_names=outputs[-1:], verbose=False
         )
     assert exported is not None
     model = exported.model_proto
-    _rename(model, {**names, output: output})
+    _rename(model, {**names, outputs[-1]: outputs[-1]})
     if estimator.encoder_ is not None:
         _add_categories(model, [column for column in estimator.encoder_.columns if column.categories])
     if isinstance(estimator, LadderClassifier):
@@ -92,7 +90,9 @@ def to_torch_export(estimator: LadderEstimator, path: str | Path) -> Path:
     """Write a fitted estimator as a file of `torch.export`; `LadderEstimator.to_torch_export` describes it."""
     check_is_fitted(estimator)
     file = BytesIO()
-    torch.export.save(_export(estimator), file, extra_files={METADATA: json.dumps(_metadata(estimator))})
+    program = _export(estimator)
+    with _quiet():
+        torch.export.save(program, file, extra_files={METADATA: json.dumps(_metadata(estimator))})
     replace_file(Path(path), file.getvalue())
     return Path(path)
 
@@ -207,11 +207,10 @@ class Function(nn.Module):
 
 def _member(member: Model) -> nn.Module:
     """Return the clean path of one member as plain layers."""
-    layers: list[nn.Module] = []
     if isinstance(member, Gamma):
-        layers.append(deepcopy(member.network).eval())
         top = cast("NormalizedRung", member.rungs[0])
-        return nn.Sequential(*layers, Affine(*_folded(top), dims=0))
+        return nn.Sequential(deepcopy(member.network), Affine(*_folded(top), dims=0))
+    layers: list[nn.Module] = []
     for rung in member.rungs[1:]:
         layers += _layers(cast("NormalizedRung", rung))
     return nn.Sequential(*layers)
@@ -318,12 +317,10 @@ class Encode(nn.Module):
                 self.register_buffer(f"{name}_{number}", torch.tensor(getattr(column, name), dtype=torch.float64))
             if not column.categories:
                 continue
-            # The last item of each is that of unknown categories.
-            frequent = column.frequent
-            slots = [
-                frequent.index(code) if code in frequent else len(frequent) for code in range(len(column.categories))
-            ]
-            self.register_buffer(f"slots_{number}", torch.tensor([*slots, len(frequent)]))
+            # Rare categories share the slot behind the frequent ones. The last item is that of unknown categories.
+            slot = {code: position for position, code in enumerate(column.frequent)}
+            slots = [slot.get(code, len(slot)) for code in range(len(column.categories) + 1)]
+            self.register_buffer(f"slots_{number}", torch.tensor(slots))
             self.register_buffer(f"counts_{number}", torch.tensor([*column.counts, 1], dtype=torch.float64).log())
 
     def forward(self, columns: dict[str, Tensor]) -> Tensor:
@@ -359,7 +356,7 @@ def _date_parts(seconds: Tensor, parts: Sequence[str]) -> Tensor:
     # From 1 March of the year 0 on, so that all numbers are positive, where integer divisions round in one way.
     since = torch.where(missing, 0, seconds) + DAYS_TO_1970 * 86_400
     days = since // 86_400
-    hours = (since % 86_400) // 60 / 60.0
+    hours = ((since % 86_400) // 60).double() / 60
     # The calendar repeats after 400 years of 146,097 days. Years begin in March, so that a leap day is their last.
     day = days % 146_097
     year = (day - day // 1460 + day // 36_524 - day // 146_096) // 365
@@ -371,7 +368,7 @@ def _date_parts(seconds: Tensor, parts: Sequence[str]) -> Tensor:
     for name, value, period in (
         ("month", month.double() + day.double() / 31 - 1, 12),
         ("weekday", ((days + 2) % 7).double(), 7),
-        ("hour", hours.double(), 24),
+        ("hour", hours, 24),
     ):
         angle = value * (2 * math.pi / period)
         values |= {f"{name} sin": angle.sin(), f"{name} cos": angle.cos()}
