@@ -131,7 +131,7 @@ def tensors(classifier: LadderClassifier, frame: pd.DataFrame) -> dict[str, torc
         else:
             date = column.kind == "date"
             values = cells.to_numpy("datetime64[s]").astype(np.int64) if date else cells.to_numpy(np.float64)
-        columns[column.name] = torch.from_numpy(values.reshape(-1, 1))
+        columns[column.name] = torch.tensor(values.reshape(-1, 1))
     return columns
 
 
