@@ -102,9 +102,7 @@ class TestFrames:
 
     def test_kinds_of_columns_can_be_given(self) -> None:
         rounded = TABLE.assign(size=TABLE["size"].round(-1))
-        fitted = LadderClassifier(**QUICK, columns={"born": "ignored", "size": "category"}).fit(
-            TABLE.round(-1), PARTIAL
-        )
+        fitted = LadderClassifier(**QUICK, columns={"born": "ignored", "size": "category"}).fit(rounded, PARTIAL)
         kinds = [column.kind for column in fitted.encoder_.columns]
         assert kinds == ["category", "category", "category", "boolean", "ignored"]
 
