@@ -103,7 +103,7 @@ def test_a_given_kind_is_kept(cells: Any, given: str, kind: str) -> None:
 def test_a_kind_or_name_that_does_not_exist_is_named() -> None:
     with pytest.raises(ValueError, match=r"'siez'.*'size'"):
         profile_columns(MIXED, {"siez": "number"})
-    with pytest.raises(ValueError, match="number, boolean, category, date, ignored.*'size'"):
+    with pytest.raises(ValueError, match=r"number, boolean, category, date, ignored.*'size'"):
         profile_columns(MIXED, {"size": "float"})
 
 
@@ -193,11 +193,11 @@ CELLS = st.one_of(
 @pytest.mark.filterwarnings("ignore:Cells that count as gaps")
 def test_any_cells_are_encoded_as_finite_numbers_and_restored(rows: list[list[Any]]) -> None:
     table = pd.DataFrame(rows, columns=list("abcd"), dtype=object)
-    try:
-        encoder = ColumnEncoder.fit(table)
-    except ValueError as error:
-        assert "No column is left" in str(error)
+    if not any(profile.column.used for profile in profile_columns(table)):
+        with pytest.raises(ValueError, match="No column is left"):
+            ColumnEncoder.fit(table)
         return
+    encoder = ColumnEncoder.fit(table)
     encoded = encoder(table)
     assert encoded.shape == (len(table), len(encoder.names))
     assert np.isfinite(encoded).all()

@@ -234,7 +234,7 @@ def test_an_error_names_the_file_and_all_that_is_wrong(
 
 def test_all_columns_that_do_not_exist_are_named_at_once(write: Write) -> None:
     path = write("size,color,kind\n1,red,x\n2,blue,y\n")
-    with pytest.raises(ValueError, match="'knd'.*'kind'.*'colour'.*'color'.*'sizes'.*'size'"):
+    with pytest.raises(ValueError, match=r"'knd'.*'kind'.*'colour'.*'color'.*'sizes'.*'size'"):
         read_table(path, "knd", ignore=["colour"], numeric=["sizes"])
     with pytest.raises(ValueError, match="'size' is given as --ignore and --numeric"):
         read_table(path, "kind", ignore=["size"], numeric=["size"])

@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         try:
             typer.main.get_command(app)(words, prog_name="tikas")
         except (ArithmeticError, ImportError, MemoryError, OSError, RuntimeError, ValueError) as error:
-            print_error(error)
+            print_error(" ".join([str(error), *getattr(error, "__notes__", [])]))
             usage = isinstance(error, ValueError | FileNotFoundError | IsADirectoryError | NotADirectoryError)
             sys.exit(USAGE if usage else FAILURE)
 

@@ -261,8 +261,8 @@ def train(
         if columns:
             estimators[BASELINE] = _estimator(train_rows, {**without, "checkpoint": checkpointers[BASELINE]})
 
-    # Interruptions are reported below.
-    warnings.filterwarnings("ignore", message="Training was interrupted")
+    # Interruptions are reported below, and the summary of a table tells of its cells.
+    warnings.filterwarnings("ignore", message="Training was interrupted|Cells that count as gaps")
     X, y = _features(train_rows), _labels(train_rows)
     exit_code = 0
     lines: list[list[str]] = []

@@ -137,9 +137,15 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
             derived["epochs"] = default_epochs(rows, recipe.batch_size, is_module=self._is_module)
         return replace(recipe, **derived) if derived else recipe
 
-    def _check_training_rows(self, X: ArrayLike, recipe: Recipe) -> Array:
-        """Return X as float32 ``(n, *input_shape_)`` and set `input_shape_`."""
-        rows = self._as_floats(X, reset=self._earlier_members() is None)
+    def _check_training_rows(self, X: ArrayLike, recipe: Recipe, sample_weight: ArrayLike | None) -> Array:
+        """Return X as float32 ``(n, *input_shape_)``, and set `input_shape_` and `encoder_`."""
+        reset = self._earlier_members() is None
+        if reset:
+            self.encoder_: ColumnEncoder | None = None
+            auto = self.preprocess == "auto" and not self._is_module
+            if self.preprocess == "columns" or (auto and (self.columns or needs_encoding(X))):
+                self._fit_encoder(X, sample_weight)
+        rows = self._as_floats(X, reset=reset)
         if not self._is_module and (rows.ndim > 2 or recipe.takes_maps):
             rows = as_images(rows)
             warn_channels_last(rows, recipe.takes_maps, recipe.preprocess, stacklevel=3)
@@ -148,14 +154,9 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
 
     def _as_floats(self, X: ArrayLike, *, reset: bool) -> Array:
         """Return X as finite float32 ``(n, ...)``; `reset` as for `validate_data`."""
-        if reset:
-            self.encoder_: ColumnEncoder | None = None
-            auto = self.preprocess == "auto" and not self._is_module
-            if self.preprocess == "columns" or (auto and (self.columns or needs_encoding(X))):
-                return self._fit_encoder(X)
-        elif self.encoder_ is not None:
+        if self.encoder_ is not None:
             table = as_table(X)
-            validate_data(self, table if as_frame(X) is None else X, reset=False, skip_check_array=True)
+            validate_data(self, table if as_frame(X) is None else X, reset=reset, skip_check_array=True)
             return self.encoder_(table)
         try:
             with np.errstate(over="ignore", invalid="ignore"):  # check_array raises if values are infinite
@@ -181,19 +182,21 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         validate_data(self, table, reset=reset, skip_check_array=True)
         return rows
 
-    def _fit_encoder(self, X: Any) -> Array:
-        """Fit the encoding of a table's columns, and return the encoded rows."""
+    def _fit_encoder(self, X: Any, sample_weight: ArrayLike | None) -> None:
+        """Fit the encoding of a table's columns to the rows of positive weight."""
         table = as_table(X)
+        if sample_weight is not None:
+            table = table[check_sample_weight(sample_weight, len(table)) > 0]
         if len(table) < 2:
-            raise ValueError(f"Found array with {len(table)} sample(s) while a minimum of 2 is required by {self!r}.")
-        validate_data(self, table if as_frame(X) is None else X, reset=True, skip_check_array=True)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the same as the warning below
-            self.encoder_ = ColumnEncoder.fit(table, self.columns)
+            raise ValueError(f"Found {len(table)} sample(s) of positive weight; a minimum of 2 is required.")
+        self.encoder_ = ColumnEncoder.fit(table, self.columns)
         left_out = describe_left_out(self.encoder_.columns)
         if left_out:
-            warnings.warn(f"Columns are left out: {left_out}.", UserWarning, stacklevel=6)
-        return self.encoder_(table)
+            warnings.warn(
+                f"Columns are left out: {left_out}. Say in the parameter columns what they hold, or 'ignored'.",
+                UserWarning,
+                stacklevel=4,
+            )
 
     def _select_rows(
         self, n_rows: int, sample_weight: ArrayLike | None, splits: Sequence[Split] | None

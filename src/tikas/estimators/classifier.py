@@ -235,7 +235,7 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
             recipe = self._recipe()
             checkpointer = self._checkpointer()
             seeds = self._seeds(checkpointer)
-            rows = self._check_training_rows(X, recipe)
+            rows = self._check_training_rows(X, recipe, sample_weight)
             labels = one_per_row(y, len(rows))
             codes, classes = encode_labels(labels, None if self.classes is None else as_array(self.classes))
             if self._earlier_members() is not None:

@@ -204,7 +204,7 @@ class LadderRegressor(RegressorMixin, LadderEstimator):  # type: ignore[misc]
             recipe = self._recipe()
             checkpointer = self._checkpointer()
             seeds = self._seeds(checkpointer)
-            rows = self._check_training_rows(X, recipe)
+            rows = self._check_training_rows(X, recipe, sample_weight)
             values = regression_values(one_per_row(y, len(rows)))
             selected, weights = self._select_rows(len(rows), sample_weight, splits)
             learned = values[selected]
