@@ -258,7 +258,7 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
     def prepare(self, X: ArrayLike, targets: Array, classes: Array | None = None) -> tuple[Recipe, Dataset]:
         """Return the complete recipe and the data set that `fit` would train with; `targets` as in a `Dataset`."""
         recipe = self._recipe()
-        rows = self._check_training_rows(X, recipe)
+        rows = self._check_training_rows(X, recipe, None)
         recipe, _, dataset, _ = self._prepare_fit(recipe, rows, targets, None, None, classes)
         return recipe, dataset
 
