@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from math import prod
 from typing import Any, NamedTuple, Self, cast
 
 import torch
@@ -213,8 +212,9 @@ class _NormalizeTogether(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         sums: list[Tensor] = []
         for x in batches:
-            values = prod(x.shape[dim] for dim in dims)  # of each unit; may be zero
-            mean = x.sum(dims, keepdim=True) / max(values, 1)
+            mean = x.sum(dims, keepdim=True)
+            values = x.numel() // mean.numel()  # of each unit; zero if this process has no rows
+            mean = mean / max(values, 1)
             squares = (x - mean).square().sum(dims, keepdim=True).double()
             mean = mean.double()
             sums += [mean.new_full((1,), values), values * mean, squares + values * mean.square()]
