@@ -283,8 +283,9 @@ class Gamma(nn.Module):
             denoised = top.normalize_denoised(top.denoiser(corrupted, above), statistics)
             denoising = squared_distance(clean, denoised, top.shape)
         if processes is not None:
-            supervised, denoising = average_costs(processes, supervised, [denoising], output, weights, unlabeled.shape[0])
-        return Costs(supervised + top.cost * denoising, supervised, denoising.unsqueeze(-1))
+            rows = unlabeled.shape[0]
+            supervised, denoising = average_costs(processes, supervised, [denoising], output, weights, rows)
+        return Costs(supervised + top.cost * denoising, supervised, torch.stack([denoising], -1))
 
     def _corrupt(self, rows: Tensor, source: NoiseSource) -> Tensor:
         """Return z̃ = N(f̃(x + n)) + n."""

@@ -728,7 +728,8 @@ def average_costs(
     shares = torch.stack([share.to(supervised), *[torch.full_like(supervised, unlabeled)] * len(denoising)], -1)
     # A process without labeled rows has to run the backward pass of the others: the empty sum is in the graph.
     supervised = supervised + output.narrow(-2, 0, 0).sum((-2, -1))
-    return list(processes.average(torch.stack([supervised, *denoising], -1), shares).unbind(-1))
+    average = processes.average(torch.stack([supervised, *denoising], -1), shares)
+    return [cost.clone() for cost in average.unbind(-1)]  # FSDP takes no views
 
 
 def joined_processes(model: Model) -> Processes | None:
