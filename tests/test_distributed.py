@@ -70,3 +70,4 @@ def test_a_synchronized_ladder_in_a_single_process_computes_the_same():
     expected = ladder.costs(rows, rows, targets, noise)
     costs = tikas.distributed.synchronize(ladder).costs(rows, rows, targets, noise)
     assert all(torch.equal(one, other) for one, other in zip(costs, expected, strict=True))
+    assert ladder.calibrate(rows).eval()(rows).shape == (9, 3)

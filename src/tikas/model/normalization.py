@@ -337,7 +337,7 @@ class Moments:
 
     def join(self, processes: Processes | None, like: Tensor) -> Self:
         """Add the rows of the other processes; return itself. `like` is ``(*members, units)``, on the right device."""
-        if processes is None:
+        if processes is None or processes.size == 1:
             return self
         own, mean = like.new_full((1,), self.count, dtype=torch.float64), self.mean.to(like.device)
         total, sums = _sum_all([own, own * mean.expand_as(like)], processes)
