@@ -371,10 +371,10 @@ def calibrate_running_statistics(
     chunks per layer. A single chunk needs only one pass. `frozen` layers keep their statistics.
     """
     layers = [layer for layer in _tracking_layers(network) if layer not in frozen]
-    if not layers:
+    first = next(iter(chunks), None)
+    if not layers or first is None:
         return
     calls: Counter[BatchNorm] = Counter()  # in the order of the first calls
-    first = next(iter(chunks))
     _visit(network, first, layers, lambda layer, _: calls.update([layer]))
 
     is_single = isinstance(chunks, Sequence) and len(chunks) == 1
