@@ -892,7 +892,7 @@ def check_called_by_forward() -> None:
     """Raise RuntimeError in one of several processes, where wrappers average the gradients of `forward` alone."""
     if world_size() > 1 and torch.is_grad_enabled():
         raise RuntimeError(
-            f"costs passes by DistributedDataParallel, so the gradients of the {world_size()} processes would not be "
+            f"costs bypasses DistributedDataParallel, so the gradients of the {world_size()} processes would not be "
             "averaged. Call the wrapper instead, ddp(unlabeled, labeled, targets), which returns the same costs. A "
             "loop without a wrapper, which averages gradients itself, calls model(unlabeled, labeled, targets). For "
             "costs that are only looked at, use torch.no_grad()."
