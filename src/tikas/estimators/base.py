@@ -246,7 +246,8 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         trained = splits[0].unlabeled
         warn_few_rows(len(trained), recipe.batch_size, stacklevel=3)
         recipe = self._with_defaults(recipe, rows if len(trained) == len(rows) else rows[trained])
-        for message in unusual_settings(recipe, float(rows[:: 1 + len(rows) // MAX_COMPARED_ROWS].std())):
+        some = rows[:: 1 + len(rows) // MAX_COMPARED_ROWS]
+        for message in unusual_settings(recipe, float(some.std(dtype=np.float64))):
             warnings.warn(message, UnusualSettingWarning, stacklevel=3)
         build: Build = Recipe.build
         if isinstance(self.network, nn.Module):
