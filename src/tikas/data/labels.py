@@ -15,6 +15,8 @@ from sklearn.utils.validation import check_non_negative, column_or_1d
 Array = NDArray[Any]
 
 NO_LABEL = -1
+MIN_SHARE_OF_MARKS = 0.2
+"""Share of targets of a regression that are -1 from which `warn_minus_one` takes them for marks."""
 MIN_LABELS_TO_WARN = 20
 """`encode_labels` warns about labels that look like the values of a regression if there are more than this."""
 
@@ -82,6 +84,19 @@ def regression_values(y: Array) -> NDArray[np.float64]:
         ) from error
     assert_all_finite(values, allow_nan=True, input_name="y")
     return values
+
+
+def warn_minus_one(values: NDArray[np.float64], *, stacklevel: int = 3) -> None:
+    """Warn if -1 seems to mark the unlabeled rows of a regression: every fifth value or more, the smallest by far."""
+    marked = values == NO_LABEL
+    others = np.unique(values[~marked])
+    if marked.mean() >= MIN_SHARE_OF_MARKS and len(others) > 1 and others[0] >= 0:  # NaN is sorted to the end
+        warnings.warn(
+            f"{marked.sum()} of {len(values)} targets are -1, the only negative value. For a regressor -1 is a value: "
+            "if it marks unlabeled rows, give NaN there, np.where(y == -1, np.nan, y).",
+            UserWarning,
+            stacklevel=stacklevel,
+        )
 
 
 def mean_and_deviation(values: NDArray[np.float64]) -> tuple[float, float]:

@@ -12,7 +12,7 @@ from sklearn.base import RegressorMixin
 from sklearn.metrics import r2_score
 
 from tikas.data.arrays import like, to_numpy
-from tikas.data.labels import mean_and_deviation, one_per_row, regression_values
+from tikas.data.labels import mean_and_deviation, one_per_row, regression_values, warn_minus_one
 from tikas.data.splits import Split
 from tikas.estimators.base import Array, LadderEstimator
 from tikas.training.callbacks import fit_callbacks
@@ -217,6 +217,7 @@ class LadderRegressor(RegressorMixin, LadderEstimator):  # type: ignore[misc]
             seeds = self._seeds(checkpointer)
             rows = self._check_training_rows(X, recipe)
             values = regression_values(one_per_row(to_numpy(y), len(rows)))
+            warn_minus_one(values)
             selected, weights = self._select_rows(len(rows), sample_weight, splits)
             learned = values[selected]
             if splits is not None:

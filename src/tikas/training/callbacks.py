@@ -126,6 +126,8 @@ def fit_callbacks(
     callbacks: Sequence[Callback] | None, *, verbose: bool, title: str = "training"
 ) -> Iterator[list[Callback]]:
     """Yield the callbacks of a fit: those given, the progress bar if `verbose`, and the lines of the log."""
+    if callable(callbacks) or not all(map(callable, callbacks or ())):
+        raise ValueError(f"callbacks={callbacks!r}: expected a list of callables, such as [tikas.TensorBoard()].")
     with progress_bar(shown=verbose, title=title) as bar:
         shown: list[Callback] = [] if bar is None else [bar]
         if LOGGER.isEnabledFor(logging.INFO):
