@@ -228,5 +228,5 @@ def test_a_class_below_minus_one_gives_a_warning() -> None:
 
 
 def test_one_class_beside_minus_one_may_be_two_classes() -> None:
-    with pytest.raises(ValueError, match="one class only, 1.*y > 0"):
+    with pytest.raises(ValueError, match=r"one class only, 1.*y > 0"):
         encode_labels(np.array([-1, 1, -1, 1]))

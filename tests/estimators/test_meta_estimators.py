@@ -104,7 +104,12 @@ class TestSearches:
 
     def test_learning_curve_needs_no_shuffling(self):
         sizes, _, scores = learning_curve(
-            classifier(epochs=5, batch_size=20), IRIS, PARTIAL, cv=LabeledKFold(2), train_sizes=[0.2, 1.0], error_score="raise"
+            classifier(epochs=5, batch_size=20),
+            IRIS,
+            PARTIAL,
+            cv=LabeledKFold(2),
+            train_sizes=[0.2, 1.0],
+            error_score="raise",
         )
         assert sizes.tolist() == [25, 125]
         assert np.isfinite(scores).all()

@@ -507,7 +507,7 @@ class _Group:
         for position, (member, model) in enumerate(zip(self.members, self.engine.models(), strict=True)):
             recipe = self.recipes[position]
             if self.stopping is not None:
-                self.stopping.load_best(position, model)
+                self.stopping.finish(position, model, self.histories[position])
             reason = self.failed.get(position) or _find_bad_weights(recipe, model)
             if reason:
                 result.failed[member] = reason
@@ -570,7 +570,8 @@ class _EarlyStopping:
     """Keeps each member's weights of its smallest validation error, and tells when no error decreases any more.
 
     As in scikit-learn's `MLPClassifier`, an epoch counts as one without change unless its error is below the smallest
-    so far by at least `tol`.
+    so far by at least `tol`. A member whose error did not change for long enough has ended: it trains on with the
+    others of an ensemble, but keeps the weights that it would have alone.
     """
 
     def __init__(self, engine: Engine, recipe: Recipe) -> None:
@@ -578,11 +579,13 @@ class _EarlyStopping:
         self.tol = recipe.tol * (100 if recipe.task == "classification" else 1)  # those errors are percentages
         self.smallest = [inf] * engine.members
         self.unchanged = [0] * engine.members
+        self.ended: dict[int, int] = {}
+        """Epochs of each member that has ended."""
         self.best: list[dict[str, Tensor]] = [{} for _ in range(engine.members)]
 
     def update(self, lines: Sequence[Mapping[str, Any]]) -> None:
         """Take the members' errors of an epoch, and copy the weights of those that improved."""
-        improved = self._compare(lines)
+        improved = self._compare(lines, lines[0]["epoch"])
         improved += [member for member, state in enumerate(self.best) if not state and member not in improved]
         if improved:
             models = self.engine.models()
@@ -590,26 +593,30 @@ class _EarlyStopping:
                 state = models[member].state_dict().items()
                 self.best[member] = {name: each.detach().clone() for name, each in state if isinstance(each, Tensor)}
 
-    def _compare(self, lines: Sequence[Mapping[str, Any]]) -> list[int]:
+    def _compare(self, lines: Sequence[Mapping[str, Any]], epoch: int) -> list[int]:
         """Count the epochs without change, and return the members with their smallest error so far."""
         improved = []
         for member, line in enumerate(lines):
+            if member in self.ended:
+                continue
             error = line["validation_error"]
             self.unchanged[member] = 0 if error <= self.smallest[member] - self.tol else self.unchanged[member] + 1
+            if self.unchanged[member] >= self.patience:
+                self.ended[member] = epoch
             if error < self.smallest[member]:
                 self.smallest[member] = error
                 improved.append(member)
         return improved
 
     def is_over(self, failed: Container[int]) -> bool:
-        """Return whether no member that still trains has improved for long enough."""
-        waited = [epochs for member, epochs in enumerate(self.unchanged) if member not in failed]
-        return min(waited, default=0) >= self.patience
+        """Return whether all members have ended that did not fail."""
+        return all(member in self.ended or member in failed for member in range(len(self.best)))
 
-    def load_best(self, member: int, model: Model) -> None:
-        """Set a finished member's weights to those of its smallest error."""
+    def finish(self, member: int, model: Model, history: History) -> None:
+        """Set a member's weights to those of its smallest error, and remove what was recorded after it had ended."""
         if self.best[member]:
             model.load_state_dict(self.best[member], strict=False)
+        del history[self.ended.get(member, len(history)) :]
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the best weights, ``(members, ...)``, for a snapshot; nothing before the first epoch is complete."""
@@ -617,8 +624,8 @@ class _EarlyStopping:
 
     def restore(self, histories: Sequence[History], snapshots: Sequence[Mapping[str, Tensor]]) -> None:
         """Continue from the histories and the tensors of the members' snapshots."""
-        for lines in zip(*histories, strict=True):
-            self._compare(lines)
+        for epoch, lines in enumerate(zip(*histories, strict=True), 1):
+            self._compare(lines, epoch)
         self.best = [
             {name.removeprefix("best."): tensor for name, tensor in tensors.items() if name.startswith("best.")}
             for tensors in snapshots
