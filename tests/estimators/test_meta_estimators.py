@@ -204,7 +204,6 @@ class TestSupervised:
         assert_array_equal(model.predict_proba(IRIS), both.predict_proba(IRIS))
         assert_array_equal(model.decision_function(IRIS), both.decision_function(IRIS))
         assert_array_equal(model.predict_log_proba(IRIS), both.predict_log_proba(IRIS))
-        assert_array_equal(model.transform(IRIS), both.transform(IRIS))
         assert model.score(IRIS, SPECIES) == both.score(IRIS, SPECIES)
         assert (model.n_features_in_, model.classes_.tolist()) == (4, [0, 1, 2])
 

@@ -359,7 +359,8 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
         >>> classifier.predict([[0.05], [0.95]]).tolist()
         ['low', 'high']
         """
-        return like(self.classes_[self._predict(X, "probabilities").argmax(1)], X)
+        probabilities = self._predict(X, "probabilities")
+        return like(self.classes_[probabilities.argmax(1)], X)
 
     def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """Return the accuracy on the labeled rows.
@@ -386,7 +387,8 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
         >>> classifier.score([[0.05], [0.95], [0.5]], [0, 1, -1])
         1.0
         """
-        predicted = self.classes_[self._predict(X, "probabilities").argmax(1)]
+        probabilities = self._predict(X, "probabilities")
+        predicted = self.classes_[probabilities.argmax(1)]
         labels = one_per_row(to_numpy(y), len(predicted))
         labeled = ~is_unlabeled(labels)
         if not labeled.any():

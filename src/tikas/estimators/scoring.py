@@ -9,6 +9,7 @@ import numpy as np
 from sklearn.base import is_regressor
 from sklearn.metrics import check_scoring, get_scorer
 from sklearn.utils import _safe_indexing
+from sklearn.utils.validation import _num_samples
 
 from tikas.data.arrays import to_numpy
 from tikas.data.labels import as_labels, is_missing, is_unlabeled, one_per_row, regression_values
@@ -64,7 +65,7 @@ class _LabeledScorer:
         self.scorer = get_scorer(scoring) if isinstance(scoring, str) else scoring
 
     def __call__(self, estimator: Any, X: Any, y: Any, **kwargs: Any) -> float:
-        targets = one_per_row(to_numpy(y), int(X.shape[0]) if hasattr(X, "shape") else len(X))
+        targets = one_per_row(to_numpy(y), _num_samples(X))
         values = is_regressor(estimator)
         rows = np.flatnonzero(~(is_missing(targets) if values else is_unlabeled(targets)))
         if not len(rows):

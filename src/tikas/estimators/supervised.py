@@ -13,7 +13,7 @@ from sklearn import get_config
 from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone, is_regressor
 from sklearn.utils import get_tags
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.validation import _num_samples, check_is_fitted
 
 from tikas.data.arrays import is_array_api, like, to_numpy
 from tikas.data.labels import NO_LABEL, is_missing, is_unlabeled, one_per_row
@@ -112,7 +112,9 @@ class SupervisedEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[mi
         return cloned
 
     def __sklearn_tags__(self) -> Any:
-        return copy.deepcopy(get_tags(self.estimator))
+        tags = copy.deepcopy(get_tags(self.estimator))
+        tags.transformer_tags = None
+        return tags
 
     def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Train on labeled rows, and on the unlabeled rows that this estimator holds.
@@ -143,7 +145,7 @@ class SupervisedEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[mi
             If the columns of X and X_unlabeled have different means or deviations, as after a step of a Pipeline that
             X_unlabeled did not go through.
         """
-        targets = one_per_row(None if y is None else to_numpy(y), _n_rows(X))
+        targets = one_per_row(None if y is None else to_numpy(y), _num_samples(X))
         estimator = clone(self.estimator)
         last, prefix = estimator, ""
         while hasattr(last, "steps"):
@@ -160,7 +162,7 @@ class SupervisedEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[mi
         rows, weights = X, sample_weight
         if self.X_unlabeled is not None:
             rows = _stack(X, self.X_unlabeled)
-            added = _n_rows(rows) - len(targets)
+            added = _num_samples(rows) - len(targets)
             if targets.dtype.kind not in "if":
                 targets, no_label = targets.astype(object), None
             targets = np.concatenate([targets, np.full(added, no_label)])
@@ -268,23 +270,6 @@ class SupervisedEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[mi
         check_is_fitted(self)
         return self.estimator_.decision_function(X)
 
-    @available_if(_estimator_has("transform"))  # type: ignore[untyped-decorator]
-    def transform(self, X: ArrayLike) -> Any:
-        """Return the estimator's representation of rows.
-
-        Parameters
-        ----------
-        X : array-like
-            Rows.
-
-        Returns
-        -------
-        ndarray of shape (n_samples, n_outputs)
-            The clean latent of the top level.
-        """
-        check_is_fitted(self)
-        return self.estimator_.transform(X)
-
     def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """Return the accuracy of a classifier, or R² of a regressor.
 
@@ -313,10 +298,6 @@ def _unlabeled_message(unlabeled: NDArray[np.bool_]) -> str:
         f"{unlabeled.sum()} of {len(unlabeled)} rows have no label (-1, None or NaN), but an estimator made by "
         "as_supervised is fitted on labeled rows alone. Leave these rows out of X and y, and give them as X_unlabeled."
     )
-
-
-def _n_rows(X: Any) -> int:
-    return int(X.shape[0]) if hasattr(X, "shape") else len(X)
 
 
 def _stack(X: Any, X_unlabeled: Any) -> Any:
