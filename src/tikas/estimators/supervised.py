@@ -16,7 +16,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import _num_samples, check_is_fitted
 
 from tikas.data.arrays import is_array_api, like, to_numpy
-from tikas.data.labels import NO_LABEL, is_missing, is_unlabeled, one_per_row
+from tikas.data.labels import NO_LABEL, as_labels, is_missing, is_unlabeled, one_per_row, regression_values
 from tikas.data.transforms import ScaleWarning
 
 MIN_ROWS_TO_COMPARE = 5
@@ -114,6 +114,10 @@ class SupervisedEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[mi
     def __sklearn_tags__(self) -> Any:
         tags = copy.deepcopy(get_tags(self.estimator))
         tags.transformer_tags = None
+        tags.array_api_support = False  # labels become NumPy arrays, which not every estimator takes beside tensors
+        tags.target_tags.multi_output = False
+        if tags.classifier_tags is not None:
+            tags.classifier_tags.multi_label = False
         return tags
 
     def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
@@ -156,8 +160,10 @@ class SupervisedEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[mi
         no_label: float | bool | None = np.nan
         if not is_regressor(self.estimator):
             targets, no_label = self._check_labels(targets)
-        elif is_missing(targets).any():
-            raise ValueError(_unlabeled_message(is_missing(targets)))
+        else:
+            if is_missing(targets).any():
+                raise ValueError(_unlabeled_message(is_missing(targets)))
+            targets = regression_values(targets) if targets.dtype.kind == "O" else targets
 
         rows, weights = X, sample_weight
         if self.X_unlabeled is not None:
@@ -181,7 +187,7 @@ class SupervisedEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[mi
         self._sign_dtype: np.dtype[Any] | None = None
         unlabeled = is_unlabeled(labels)
         if not unlabeled.any():
-            return labels, NO_LABEL
+            return as_labels(labels) if labels.dtype.kind == "O" else labels, NO_LABEL
         if labels.dtype.kind in "if" and set(np.unique(labels).tolist()) == {-1, 1}:
             self._sign_dtype = labels.dtype
             return (labels > 0).astype(np.int64), NO_LABEL
