@@ -8,7 +8,13 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
 PAGES += sorted((ROOT / "docs").glob("*.md"))
-EXAMPLES = re.findall(r"```python\n(.*?)```", (ROOT / "docs/usage.md").read_text(), flags=re.DOTALL)
+EXAMPLES = [
+    pytest.param(page, example, id=f"{page}-{number}")
+    for page in ("usage.md", "scikit-learn.md")
+    for number, example in enumerate(
+        re.findall(r"```python\n(.*?)```", (ROOT / "docs" / page).read_text(), flags=re.DOTALL), 1
+    )
+]
 MAX_README_WORDS = 900
 
 
@@ -16,9 +22,9 @@ def without_code(page: Path) -> str:
     return re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=range(1, 1 + len(EXAMPLES)))
-def test_an_example_runs(example: str) -> None:
-    exec(compile(example, "usage.md", "exec"), {})
+@pytest.mark.parametrize(("page", "example"), EXAMPLES)
+def test_an_example_runs(page: str, example: str) -> None:
+    exec(compile(example, page, "exec"), {})
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

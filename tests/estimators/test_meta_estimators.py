@@ -193,6 +193,15 @@ META_CLASSIFIERS: dict[str, Any] = {
     "GridSearchCV": lambda model: GridSearchCV(model, {"estimator__noise": [0.1, 0.3]}, cv=2),
     "Pipeline": lambda model: make_pipeline(StandardScaler(), model),
 }
+TAKE_MINUS_ONE = [
+    "CalibratedClassifierCV",
+    "BaggingClassifier",
+    "VotingClassifier",
+    "StackingClassifier",
+    "OneVsRestClassifier",
+    "OneVsOneClassifier",
+    "OutputCodeClassifier",
+]
 
 
 class TestSupervised:
@@ -214,12 +223,25 @@ class TestSupervised:
         assert model.score(IRIS, SPECIES) > 0.8
 
     @pytest.mark.filterwarnings("ignore:invalid value encountered in cast")  # by scikit-learn, before its error
-    @pytest.mark.parametrize("name", ["BaggingClassifier", "VotingClassifier", "OneVsRestClassifier"])
+    @pytest.mark.parametrize("name", TAKE_MINUS_ONE)
     def test_without_it_meta_estimators_take_minus_one_for_a_class_and_refuse_nan(self, name):
-        model = META_CLASSIFIERS[name](classifier(epochs=2))
-        assert -1 in model.fit(IRIS, PARTIAL).classes_
+        model = META_CLASSIFIERS[name](classifier(epochs=1, batch_size=20))
+        if name == "OutputCodeClassifier":
+            with pytest.raises(ValueError, match="one class only"):
+                model.fit(IRIS, PARTIAL)
+        else:
+            assert -1 in model.fit(IRIS, PARTIAL).classes_
         with pytest.raises(ValueError, match="NaN"):
             model.fit(IRIS, np.where(LABELED, SPECIES, np.nan))
+
+    @pytest.mark.parametrize("kind", [BaggingRegressor, StackingRegressor, TransformedTargetRegressor])
+    def test_without_it_meta_regressors_refuse_nan(self, kind):
+        model = regressor(epochs=1)
+        meta = kind([("ladder", model)]) if kind is StackingRegressor else kind(model)
+        with pytest.raises(ValueError, match="NaN"):
+            meta.fit(DIABETES, SOME)
+        voting = VotingRegressor([("ladder", model)]).fit(DIABETES, SOME)
+        assert_array_equal(voting.predict(DIABETES), model.fit(DIABETES, SOME).predict(DIABETES))
 
     def test_self_training_adds_labels_to_rows_that_are_held_twice(self):
         model = SelfTrainingClassifier(supervised()).fit(IRIS, PARTIAL)
