@@ -66,6 +66,7 @@ def test_without_a_terminal_standard_error_gets_messages_and_a_line_now_and_then
         for epoch, seconds in ((1, 9.5), (2, 8.5), (3, 7.5), (150, 6.5)):
             more = {"validation_error": 4.5} if epoch == 2 else {}
             callback(Progress(epoch, 150, [line(12.345, seconds, **more)]))
+        callback.close()
     assert capfd.readouterr() == (
         "",
         f"[full], 100 labels: {message}\n"

@@ -87,7 +87,7 @@ def regression_values(y: Array) -> NDArray[np.float64]:
 
 
 def warn_minus_one(values: NDArray[np.float64], *, stacklevel: int = 3) -> None:
-    """Warn if -1 seems to mark the unlabeled rows of a regression: every fifth value or more, the smallest by far."""
+    """Warn if -1 seems to mark the unlabeled rows of a regression: at least every fifth, and no other is negative."""
     marked = values == NO_LABEL
     others = np.unique(values[~marked])
     if marked.mean() >= MIN_SHARE_OF_MARKS and len(others) > 1 and others[0] >= 0:  # NaN is sorted to the end

@@ -268,20 +268,12 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         held_out = ceil(self.validation_fraction * int(dataset.labeled.sum()))
         return [split(codes, None, validation=held_out, seed=seed, classes=dataset.classes) for seed in seeds]
 
-    def _train(
-        self,
-        recipe: Recipe,
-        build: Build,
-        dataset: Dataset,
-        splits: Sequence[Split],
-        seeds: list[int],
-        checkpointer: Checkpointer | None,
-        callbacks: Sequence[Callback],
-    ) -> None:
-        """Train the members and set the fitted attributes that describe them."""
+    def _trainer(
+        self, recipe: Recipe, build: Build, checkpointer: Checkpointer | None, callbacks: Sequence[Callback]
+    ) -> Trainer:
+        """Return the trainer, which keeps an interrupted training unless that might be scored as a complete one."""
         keep = self.on_interrupt == "keep" and not self._is_clone
-        trainer = Trainer(recipe, self.device, callbacks, build, checkpointer, keep_interrupted=keep)
-        self._set_result(trainer.fit(dataset, splits, seeds, self._earlier_members()), recipe, seeds)
+        return Trainer(recipe, self.device, callbacks, build, checkpointer, keep_interrupted=keep)
 
     def _fit_preparation(self, rows: Array, recipe: Recipe) -> Array:
         """Set `preparation_` and `input_range_`, and return the rows as the members take them."""
@@ -309,7 +301,7 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
                 f"{len(result.failed)} of {self.n_members} members diverged (seed {failed}) and are left out. The "
                 f"first: {next(iter(result.failed.values()))}",
                 UserWarning,
-                stacklevel=4,
+                stacklevel=3,
             )
         if earlier is None:
             members, seeds, history = result.members, result.seeds, []
@@ -327,7 +319,7 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
                 f"Training was interrupted after {len(result.histories[-1])} of {recipe.epochs} epochs; "
                 f"{len(result.members)} of {self.n_members} members were trained. To continue, call fit again{how}.",
                 UserWarning,
-                stacklevel=4,
+                stacklevel=3,
             )
             self._interrupted_start = earlier, earlier_history
         self._set_fitted(recipe, members, seeds, history, interrupted=result.interrupted)

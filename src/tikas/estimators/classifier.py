@@ -257,7 +257,9 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
                 recipe, build, dataset, splits = self._prepare_fit(
                     recipe, rows[selected], codes[selected], weights, splits, seeds, callbacks, classes
                 )
-                self._train(recipe, build, dataset, splits, seeds, checkpointer, callbacks)
+                trainer = self._trainer(recipe, build, checkpointer, callbacks)
+                result = trainer.fit(dataset, splits, seeds, self._earlier_members())
+            self._set_result(result, recipe, seeds)
             self.classes_: Array = classes
             transduction = classes[codes]
             unlabeled = codes == NO_LABEL

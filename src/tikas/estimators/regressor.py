@@ -232,7 +232,9 @@ class LadderRegressor(RegressorMixin, LadderEstimator):  # type: ignore[misc]
                 recipe, build, dataset, splits = self._prepare_fit(
                     recipe, rows[selected], standardized[selected], weights, splits, seeds, callbacks
                 )
-                self._train(recipe, build, dataset, splits, seeds, checkpointer, callbacks)
+                trainer = self._trainer(recipe, build, checkpointer, callbacks)
+                result = trainer.fit(dataset, splits, seeds, self._earlier_members())
+            self._set_result(result, recipe, seeds)
             transduction = values.copy()
             unlabeled = np.isnan(values)
             if unlabeled.any():

@@ -98,6 +98,8 @@ class SupervisedEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[mi
     """
 
     _is_clone = False
+    _sign_dtype: np.dtype[Any] | None = None
+    """Of the classes -1 and 1, which the estimator is given as 0 and 1."""
 
     def __init__(self, estimator: Any, X_unlabeled: Any = None) -> None:
         self.estimator = estimator
@@ -179,12 +181,14 @@ class SupervisedEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[mi
         options = {} if weights is None else {f"{prefix}sample_weight": weights}
         self.estimator_ = estimator.fit(rows, targets, **options)
         if not is_regressor(self.estimator):
-            self.classes_ = np.asarray([-1, 1], self._sign_dtype) if self._sign_dtype else self.estimator_.classes_
+            self.classes_ = self.estimator_.classes_
+            if self._sign_dtype is not None:
+                self.classes_ = np.array([-1, 1], self._sign_dtype)
         return self
 
     def _check_labels(self, labels: NDArray[Any]) -> tuple[NDArray[Any], float | None]:
         """Return the labels as the estimator takes them, and what marks an unlabeled row beside them."""
-        self._sign_dtype: np.dtype[Any] | None = None
+        self._sign_dtype = None
         unlabeled = is_unlabeled(labels)
         if not unlabeled.any():
             return as_labels(labels) if labels.dtype.kind == "O" else labels, NO_LABEL
@@ -192,10 +196,6 @@ class SupervisedEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[mi
             self._sign_dtype = labels.dtype
             return (labels > 0).astype(np.int64), NO_LABEL
         raise ValueError(_unlabeled_message(unlabeled))
-
-    def _decode(self, predicted: Any) -> Any:
-        """Return predicted classes as `fit` was given them."""
-        return 2 * predicted - 1 if getattr(self, "_sign_dtype", None) else predicted
 
     @property
     def n_features_in_(self) -> int:
@@ -221,9 +221,10 @@ class SupervisedEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[mi
             Classes or values.
         """
         check_is_fitted(self)
-        predicted = self._decode(self.estimator_.predict(X))
-        dtype = getattr(self, "_sign_dtype", None)
-        return like(np.asarray(to_numpy(predicted), dtype), X) if dtype else predicted
+        predicted = self.estimator_.predict(X)
+        if self._sign_dtype is None:
+            return predicted
+        return like(self.classes_[to_numpy(predicted)], X)
 
     @available_if(_estimator_has("predict_proba"))  # type: ignore[untyped-decorator]
     def predict_proba(self, X: ArrayLike) -> Any:

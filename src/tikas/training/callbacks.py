@@ -60,6 +60,7 @@ class ProgressLines:
         self._error: float | None = None
         self._began: tuple[float, int] | None = None
         self._written = -seconds
+        self._last: str | None = None
 
     def __call__(self, progress: Progress) -> None:
         """Write a message, or a line if it is time."""
@@ -70,15 +71,21 @@ class ProgressLines:
             self._error, self._began = None, (now, progress.epoch)
             return
         self._error = _newest_error(progress, self._error)
-        if now < self._written + self.seconds and progress.epoch < progress.epochs:
-            return
-        self._written = now
         line = f"{self.title}: epoch {progress.epoch}/{progress.epochs}, {_figures(progress.members, self._error)}"
         if self._began is not None and self._began[1] < progress.epoch < progress.epochs:
             began, first = self._began
             left = (now - began) / (progress.epoch - first) * (progress.epochs - progress.epoch)
             line += f", {timedelta(seconds=round(left))} left"
-        self.write(line)
+        self._last = line
+        if now >= self._written + self.seconds:
+            self._written = now
+            self.close()
+
+    def close(self) -> None:
+        """Write the line of the last epoch, if that was not written."""
+        if self._last is not None:
+            self.write(self._last)
+            self._last = None
 
 
 @contextmanager
@@ -119,6 +126,18 @@ def progress_bar(
             bar.update(task, total=progress.epochs or None, completed=progress.epoch, figures=figures)
 
         yield update
+
+
+@contextmanager
+def closed_at_the_end(callbacks: Sequence[Callback]) -> Iterator[None]:
+    """Call the method ``close`` of the callbacks that have one when the context ends."""
+    try:
+        yield
+    finally:
+        for callback in callbacks:
+            close = getattr(callback, "close", None)
+            if close is not None:
+                close()
 
 
 @contextmanager

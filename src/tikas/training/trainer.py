@@ -20,7 +20,7 @@ from tikas.data.batches import Batches
 from tikas.data.datasets import Dataset
 from tikas.data.splits import Split
 from tikas.model.ladder import Model
-from tikas.training.callbacks import Callback, Progress
+from tikas.training.callbacks import Callback, Progress, closed_at_the_end
 from tikas.training.checkpoint import Checkpointer, Snapshot, identity_of
 from tikas.training.engines import GPU_BLOCK, SECOND_THREAD_FROM, Engine, choose_engine, multiplications
 from tikas.training.environment import (
@@ -210,24 +210,18 @@ class Trainer:
             If Ctrl-C was pressed before the first epoch was complete, or without `keep_interrupted`. Later on, the
             result is what was trained.
         """
-        try:
-            return self._fit(dataset, splits, seeds, start)
-        finally:
-            for callback in self.callbacks:
-                close = getattr(callback, "close", None)
-                if close is not None:
-                    close()
-
-    def _fit(
-        self, dataset: Dataset, splits: Sequence[Split], seeds: Sequence[int], start: Sequence[Model] | None
-    ) -> TrainingResult:
         recipes = [self.recipe] * len(seeds) if isinstance(self.recipe, Recipe) else list(self.recipe)
         _check_members(recipes, splits, seeds)
         device = pick_device(self.device)
         result = TrainingResult()
         modules = recipes[0].is_module or self.build is not Recipe.build  # these may draw from global generators
         locked = nullcontext() if self.checkpointer is None else closing(self.checkpointer)
-        with training_environment(), private_random_state() if modules else nullcontext(), locked:
+        with (
+            training_environment(),
+            private_random_state() if modules else nullcontext(),
+            locked,
+            closed_at_the_end(self.callbacks),
+        ):
             run = _Run(self, dataset, device, recipes, splits, seeds, start)
             queue = run.groups()
             run.group_count = len(queue)
