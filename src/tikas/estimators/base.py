@@ -567,10 +567,10 @@ def _prediction_device(products: int, device: str | None, dense: bool) -> torch.
     The model may have been trained on a machine with other devices. Dense ladders predict few rows faster on the CPU.
     """
     gpu = torch.device(device or "cuda")
-    exists = gpu.type == "cuda" and (gpu.index or 0) < torch.cuda.device_count()
-    if exists and (not dense or products >= MIN_GPU_PRODUCTS):
-        return gpu
-    return torch.device("cpu")
+    if gpu.type != "cuda" or (dense and products < MIN_GPU_PRODUCTS):
+        return torch.device("cpu")
+    # Asked last: until a process has used a GPU, torch loads the driver's library anew to count them.
+    return gpu if (gpu.index or 0) < torch.cuda.device_count() else torch.device("cpu")
 
 
 def _encoder_copy(member: Model) -> Model:

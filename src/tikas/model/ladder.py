@@ -298,7 +298,7 @@ class Ladder(nn.Module):
         if labeled is None:
             labeled = unlabeled.narrow(dim, 0, 0)
         self._check_rows(labeled)
-        if labeled.shape[dim]:
+        if labeled.shape[dim] > 0:  # the bare number would make torch 2.6 compile anew for every number of rows
             if alone:
                 check_two_rows(labeled.shape[dim], "labeled rows")
             check_targets(targets, weights, labeled.shape[: dim + 1], self.task, self.shapes[-1])
