@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from tikas import plot
     from tikas.estimators.classifier import LadderClassifier
     from tikas.estimators.regressor import LadderRegressor
     from tikas.io import load
@@ -29,6 +30,7 @@ __all__ = [
     "__version__",
     "gamma",
     "load",
+    "plot",
 ]
 
 _MODULES = {
@@ -47,10 +49,12 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "plot":
+        return import_module("tikas.plot")
     if name not in _MODULES:
         raise AttributeError(f"module 'tikas' has no attribute {name!r}")
     return getattr(import_module(_MODULES[name]), name)
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_MODULES])
+    return sorted([*globals(), *_MODULES, "plot"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -40,6 +41,7 @@ from tikas.training.environment import (
     single_thread,
 )
 from tikas.training.recipe import SMALL, Recipe, check_module_settings, default_costs, default_epochs
+from tikas.training.summary import TrainingSummary, hardware, versions
 from tikas.training.trainer import Build, TrainingDivergedError, TrainingResult
 
 Array = NDArray[Any]
@@ -256,6 +258,22 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
             )
             self._interrupted_start = earlier, earlier_history
         self._set_fitted(recipe, members, seeds, history, interrupted=result.interrupted)
+
+    def _summary(self, dataset: Dataset, split: Split, started: float) -> TrainingSummary:
+        """Return what a fit that began at `started` learned from and where; `split` is the first member's."""
+        counts = ()
+        if dataset.classes is not None:
+            labels = dataset.targets[split.labeled]
+            counts = tuple(np.bincount(labels, minlength=len(dataset.classes)).tolist())
+        return TrainingSummary(
+            rows=len(split.unlabeled),
+            labeled=len(split.labeled),
+            validation=len(split.validation),
+            class_counts=counts,
+            seconds=time.perf_counter() - started,
+            hardware=hardware(pick_device(self.device)),
+            versions=versions(),
+        )
 
     def _start(self) -> tuple[list[Model] | None, list[dict[str, Any]]]:
         """Return the fitted members that training continues from, if it does, and their history."""

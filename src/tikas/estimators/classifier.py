@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
@@ -128,6 +129,8 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
         Number of epochs trained.
     interrupted_ : bool
         Whether Ctrl-C ended the training early.
+    training_ : TrainingSummary
+        Numbers of rows and labels, duration, hardware and versions of the fit.
 
     Notes
     -----
@@ -220,6 +223,7 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
         >>> classifier.transduction_[:4].tolist()
         ['low', 'low', 'high', 'high']
         """
+        started = time.perf_counter()
         with self._fitting():
             recipe = self._recipe()
             checkpointer = self._checkpointer()
@@ -239,6 +243,7 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
                 trainer = Trainer(recipe, self.device, callbacks, build, checkpointer)
                 result = trainer.fit(dataset, splits, seeds, self._earlier_members())
             self._set_result(result, recipe, seeds)
+            self.training_ = self._summary(dataset, splits[0], started)
             self.classes_: Array = classes
             self.transduction_ = classes[codes]
             unlabeled = codes == NO_LABEL

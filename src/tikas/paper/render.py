@@ -20,8 +20,8 @@ import typer
 from scipy import stats
 
 from tikas.paper.experiments import CURVE, EXPERIMENTS, TABLE_4, TABLES, Experiment, Summary, Table, select
+from tikas.paper.figures import Errors, Timing, plot_error_against_seconds, plot_errors
 from tikas.paper.records import Measurement, Records
-from tikas.report.plots import Errors, Timing, plot_error_against_seconds, plot_errors
 
 Verdict = Literal["better", "compatible", "worse", "untested"]
 

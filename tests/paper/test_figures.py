@@ -6,7 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from tikas.report.plots import Errors, Timing, plot_error_against_seconds, plot_errors
+from tikas.paper.figures import Errors, Timing, plot_error_against_seconds, plot_errors
 
 pytest.importorskip("matplotlib")
 from matplotlib.figure import Figure
