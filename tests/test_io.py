@@ -128,9 +128,9 @@ class TestRoundTrip:
         assert type(loaded) is type(model)
         assert_array_equal(loaded.transform(X), model.transform(X))
         assert_array_equal(loaded.predict(X), model.predict(X))
-        for name in ("recipe_", "seeds_", "history_", "n_iter_", "n_features_in_", "input_shape_", "training_"):
+        for name in ("recipe_", "seeds_", "history_", "n_iter_", "n_features_in_", "input_shape_", "interrupted_"):
             assert getattr(loaded, name) == getattr(model, name), name
-        assert loaded.input_range_ == model.input_range_
+        assert (loaded.input_range_, loaded.training_) == (model.input_range_, model.training_)
         for one, other in zip(loaded.ladders_, model.ladders_, strict=True):
             state = other.state_dict()
             assert all(torch.equal(tensor, state[name]) for name, tensor in one.state_dict().items())

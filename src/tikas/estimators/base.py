@@ -408,6 +408,21 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         """The number of columns of `transform`, for which scikit-learn generates names."""
         return int(self.ladder_.shapes[-1][0])
 
+    def _repr_html_inner(self) -> str:
+        """Return scikit-learn's diagram; of a fitted estimator also its error, its learning curve, and what it read."""
+        diagram: str = super()._repr_html_inner()
+        if not hasattr(self, "training_"):
+            return diagram
+        from tikas.report.representation import html_of_fit  # report imports the estimators
+
+        return diagram + html_of_fit(self)
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
+        bundle: dict[str, str] = super()._repr_mimebundle_(**kwargs)
+        if "text/html" in bundle:
+            bundle["text/html"] = self._repr_html_inner()
+        return bundle
+
     def save(self, path: str | Path) -> Path:
         """Write the fitted model into one safetensors file, which `tikas.load` reads.
 

@@ -88,18 +88,23 @@ def plot_errors(path: str | Path, columns: Sequence[str], rows: Mapping[str, Map
     """
     with svg_figure(path) as figure:
         figure.set_size_inches(0.075 * max(map(len, rows)) + 2.6 * len(columns), 1.2 + 0.45 * len(rows))
-        panels: Sequence[Axes] = figure.subplots(1, len(columns), sharey=True, squeeze=False)[0]
-        for axes, column in zip(panels, columns, strict=True):
-            for line, row in enumerate(rows.values()):
-                if column in row:
-                    _draw_errors(axes, line, row[column])
-            _set_log_ticks(axes)
-            axes.set_title(f"{column} labels", fontsize=9)
-            axes.set_xlabel("test error, %")
-        panels[0].set_yticks(range(len(rows)), list(rows))
-        panels[0].set_ylim(len(rows) - 0.5, -0.5)
-        published = any(errors.published is not None for row in rows.values() for errors in row.values())
-        _draw_legend(figure, published=published, columns=min(2, len(columns)))
+        draw_errors(figure, columns, rows)
+
+
+def draw_errors(figure: Any, columns: Sequence[str], rows: Mapping[str, Mapping[str, Errors]]) -> None:
+    """Draw on a figure what `plot_errors` draws."""
+    panels: Sequence[Axes] = figure.subplots(1, len(columns), sharey=True, squeeze=False)[0]
+    for axes, column in zip(panels, columns, strict=True):
+        for line, row in enumerate(rows.values()):
+            if column in row:
+                _draw_errors(axes, line, row[column])
+        _set_log_ticks(axes)
+        axes.set_title(f"{column} labels", fontsize=9)
+        axes.set_xlabel("test error, %")
+    panels[0].set_yticks(range(len(rows)), list(rows))
+    panels[0].set_ylim(len(rows) - 0.5, -0.5)
+    published = any(errors.published is not None for row in rows.values() for errors in row.values())
+    _draw_legend(figure, published=published, columns=min(2, len(columns)))
 
 
 def _draw_errors(axes: Axes, line: int, errors: Errors) -> None:

@@ -33,6 +33,10 @@ COLORS = (BLUE, ORANGE, GREEN, RED, "#9467bd", "#a8754f", "#d869b0", GRAY, "#9a9
 MAX_MAPPED_ROWS = 2000
 MAX_LEGEND, MAX_CELLS = 10, 25
 """Most classes with a color in the legend, and most classes in a confusion matrix with numbers."""
+MAX_HORIZONTAL = 24
+"""Most characters in the names of all classes together, to write them horizontally below a confusion matrix."""
+MAX_INK_SHARE = 0.7
+"""Cells of a confusion matrix above this share of the largest have white numbers."""
 MAX_SHOWN_IMAGES = 8
 
 
@@ -60,6 +64,14 @@ def history(estimator: LadderEstimator, *, ax: Axes | None = None) -> Axes:
     """
     check_is_fitted(estimator)
     ax = _axes(ax)
+    draw_history(ax, estimator)
+    return ax
+
+
+def draw_history(ax: Axes, estimator: LadderEstimator) -> None:
+    """Draw the learning curves."""
+    from matplotlib.ticker import MaxNLocator
+
     labels = cost_names(estimator)
     for (name, label), color in zip(labels.items(), _cycle(len(labels)), strict=True):
         curves = _curves(estimator.history_, name)
@@ -69,6 +81,7 @@ def history(estimator: LadderEstimator, *, ax: Axes | None = None) -> Axes:
         ax.plot(*_mean_curve(curves), color=color, label=label, linewidth=1.6)
     ax.set_yscale("log")
     ax.set_xlabel("epoch")
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     ax.set_ylabel("cost")
     lines = ax.get_lines()
     errors = _curves(estimator.history_, "validation_error")
@@ -78,10 +91,10 @@ def history(estimator: LadderEstimator, *, ax: Axes | None = None) -> Axes:
         right.plot(*_mean_curve(errors), color=_ink(), linestyle="--", marker=".", label=unit)
         right.set_ylabel(unit)
         right.set_ylim(bottom=0)
+        right.spines["right"].set_visible(True)
         lines = [*lines, *right.get_lines()]
     shown = [line for line in lines if not str(line.get_label()).startswith("_")]
-    ax.legend(handles=shown, fontsize="small")
-    return ax
+    ax.legend(handles=shown, fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2)
 
 
 def cost_names(estimator: LadderEstimator) -> dict[str, str]:
@@ -98,14 +111,15 @@ def _curves(lines: Sequence[Any], name: str) -> list[tuple[Array, Array]]:
     """Return the epochs and values of a quantity for each member that has it."""
     curves = []
     for member in sorted({line["member"] for line in lines}):
-        points = [(line["epoch"], _value(line, name)) for line in lines if line["member"] == member]
+        points = [(line["epoch"], history_value(line, name)) for line in lines if line["member"] == member]
         points = [point for point in points if point[1] is not None]
         if points:
             curves.append(tuple(np.array(points, float).T))
     return curves
 
 
-def _value(line: Any, name: str) -> float | None:
+def history_value(line: Any, name: str) -> float | None:
+    """Return a quantity of a line of `history_` by its key in `cost_names`; None where it was not measured."""
     if name.startswith("denoising "):
         return float(line["denoising"][int(name.removeprefix("denoising "))])
     value: float | None = line.get(name)
@@ -374,7 +388,9 @@ def draw_map(
         handles.append(_marker("unlabeled", GRAY, "o", 2.5))
     if wrong.any():
         handles.append(_marker("wrong", _ink(), "x", 6, _ink()))
-    ax.legend(handles=handles, fontsize="small", loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
+    columns = min(5, len(handles))
+    place: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.08), "ncols": columns}
+    ax.legend(handles=handles, fontsize="small", frameon=False, handletextpad=0.2, columnspacing=1.0, **place)
     name = "principal component" if method == "pca" else "t-SNE"
     ax.set_xlabel(f"{name} 1")
     ax.set_ylabel(f"{name} 2")
@@ -445,19 +461,23 @@ def draw_confusion(ax: Axes, codes: Array, predicted: Array, classes: Sequence[s
 
     known = codes >= 0
     few = len(classes) <= MAX_CELLS
-    ConfusionMatrixDisplay.from_predictions(
+    display = ConfusionMatrixDisplay.from_predictions(
         codes[known],
         predicted[known],
         labels=range(len(classes)),
         display_labels=classes,
         include_values=few,
         text_kw={"fontsize": "small"},
-        cmap="Blues",
+        cmap=_transparent_to("#174a86"),
         colorbar=not few,
-        xticks_rotation="vertical" if max(map(len, classes)) > 2 else "horizontal",
+        xticks_rotation="vertical" if sum(map(len, classes)) > MAX_HORIZONTAL else "horizontal",
         ax=ax,
     )
-    if not few:
+    if few:  # the display assumes opaque cells
+        most = display.confusion_matrix.max()
+        for text, count in zip(display.text_.ravel(), display.confusion_matrix.ravel(), strict=True):
+            text.set_color("white" if count > MAX_INK_SHARE * most else _ink())
+    else:
         ax.set_xticks([])
         ax.set_yticks([])
     ax.set_xlabel("predicted class")
@@ -696,6 +716,13 @@ def _ink() -> str:
     import matplotlib as mpl
 
     return str(mpl.rcParams["text.color"])
+
+
+def _transparent_to(color: str) -> Any:
+    """Return a color map that shows the background for 0 and a color for the largest value."""
+    from matplotlib.colors import LinearSegmentedColormap, to_rgba
+
+    return LinearSegmentedColormap.from_list("tikas", [to_rgba(color, 0.0), to_rgba(color, 1.0)])
 
 
 def _cycle(count: int) -> list[str]:
