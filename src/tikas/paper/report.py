@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from itertools import groupby
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from statistics import mean
 
 from tikas.paper.experiments import Experiment
 from tikas.paper.figures import Errors, draw_errors
 from tikas.paper.records import Records
 from tikas.paper.render import compare, error_cells, errors_of
-from tikas.report.page import Facts, Page, Pictures, Section, Table, Text, draw_figure
+from tikas.report.page import Facts, Page, Picture, Pictures, Section, Table, Text, draw_figure
 
 VERDICTS = {
     "better": "significantly better",
-    "compatible": "compatible with the paper",
+    "compatible": "no significant difference",
     "worse": "significantly worse",
     "untested": "not tested: single runs",
 }
@@ -26,7 +27,7 @@ def reproduction_page(experiments: Sequence[Experiment], records: Records, comma
     Parameters
     ----------
     experiments : sequence of Experiment
-        What to show, sorted by name.
+        What to show.
     records : Records
         The measured errors.
     command : str
@@ -41,9 +42,10 @@ def reproduction_page(experiments: Sequence[Experiment], records: Records, comma
     """
     comparisons = {each.name: compare(each, records) for each in experiments}
     measured = [name for name, comparison in comparisons.items() if comparison.measurement is not None]
-    sections = []
-    for table, group in groupby(experiments, key=lambda each: each.name.partition("/")[0]):
-        sections.append(_table_section(table, list(group), records))
+    tables: dict[str, list[Experiment]] = {}
+    for experiment in experiments:
+        tables.setdefault(experiment.name.partition("/")[0], []).append(experiment)
+    sections = [_table_section(name, group, records) for name, group in tables.items()]
     seeds = sum(len(each.measurement.errors) for each in comparisons.values() if each.measurement is not None)
     facts = Facts(
         [("Experiments", f"{len(experiments)}"), ("Measured", f"{len(measured)}"), ("Members trained", f"{seeds:,}")]
@@ -53,7 +55,7 @@ def reproduction_page(experiments: Sequence[Experiment], records: Records, comma
     sentences = [f"{len(measured) or 'None'} of the {len(experiments)} experiments {_is(len(measured))} measured."]
     if verdicts:
         counts = [f"{verdicts.count(verdict)} {words}" for verdict, words in VERDICTS.items() if verdict in verdicts]
-        sentences.append(f"Compared with the published errors: {', '.join(counts)}.")
+        sentences.append(f"Beside the published errors: {', '.join(counts)}.")
     return Page("Report on the paper's experiments", sentences, facts, sections)
 
 
@@ -75,27 +77,31 @@ def _table_section(name: str, experiments: Sequence[Experiment], records: Record
     header = ["experiment", "measured", "95 % interval", "seeds", "paper", "verdict"]
     caption = "Errors in percent, mean ± deviation over the seeds, and the interval of the mean"
     columns = list(dict.fromkeys(str(experiment.labels) for experiment in experiments))
-    listed = "; ".join(f"{line[0]}: {line[1]}" for line in lines)
-    size = (min(9.0, 1.8 + 2.6 * len(columns)), 1.2 + 0.5 * len(rows))
-    picture = draw_figure(
-        lambda figure: draw_errors(figure, columns, rows),
-        f"Errors of every seed in percent, by row and number of labels. {listed}.",
+    pictures = [_picture(column, {name: row for name, row in rows.items() if column in row}) for column in columns]
+    title = re.sub(r"(\d)", r" \1", name).capitalize()
+    return Section(title, [Table(caption, header, lines), Pictures(pictures)])
+
+
+def _picture(column: str, rows: Mapping[str, Mapping[str, Errors]]) -> Picture:
+    """Return the figure of the errors with one number of labels."""
+    means = [f"{name}: {mean(row[column].measured):.2f}" for name, row in rows.items() if row[column].measured]
+    return draw_figure(
+        lambda figure: draw_errors(figure, [column], rows),
+        f"Errors of every seed in percent with {column} labels. Means: {'; '.join(means) or 'not measured'}.",
         "Each dot is a seed, the box has quartiles and median; diamonds are the paper's mean ± deviation.",
-        size,
-    )
-    return Section(
-        name[:1].upper() + re.sub(r"(\d)", r" \1", name[1:]), [Table(caption, header, lines), Pictures([picture])]
+        (4.8, 1.6 + 0.5 * len(rows)),
     )
 
 
 def _hardware_section(experiments: Sequence[Experiment], records: Records) -> Section:
     """Return where and with what the members were trained."""
-    lines = set()
+    members: Counter[tuple[str, str]] = Counter()
     for experiment in experiments:
         for record in records.members(experiment.key).values():
             versions = ", ".join(f"{name} {version}" for name, version in record.get("versions", {}).items())
-            lines.add((record["hardware"], versions, record.get("revision", "")))
-    if not lines:
-        return Section("Hardware and versions", [Text("Nothing is measured yet.")])
-    header = ["hardware", "versions", "revision"]
-    return Section("Hardware and versions", [Table("Where members trained", header, sorted(lines), text_columns=3)])
+            members[record["hardware"], versions] += 1
+    title = "Hardware and versions"
+    if not members:
+        return Section(title, [Text("Nothing is measured yet.")])
+    lines = [[hardware, versions, f"{count:,}"] for (hardware, versions), count in members.most_common()]
+    return Section(title, [Table("Where members trained", ["hardware", "versions", "members"], lines, text_columns=2)])

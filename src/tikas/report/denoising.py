@@ -137,7 +137,7 @@ def _conditional_mean(z: Array, corrupted: Array, above: Array, at: Array, u: fl
     means = np.full(len(at), np.nan)
     for index, point in enumerate(at):
         weights = near * np.exp(-0.5 * ((corrupted - point) / widths[0]) ** 2)
-        if weights.sum() ** 2 < MIN_PAIRS * np.square(weights).sum():
+        if weights.sum() < 1e-6 or weights.sum() ** 2 < MIN_PAIRS * np.square(weights).sum():
             continue
         features = np.stack([np.ones_like(z), corrupted - point, above - u])
         weighted = features * weights

@@ -20,7 +20,7 @@ MAX_WRONG_IMAGES, MAX_WRONG_ROWS, MAX_WRONG_COLUMNS = 18, 12, 8
 MAX_TABLE_CLASSES, MAX_BARS = 50, 40
 MIN_CALIBRATED = 40
 """Fewest rows for a calibration curve."""
-NEW_ROWS = "tikas report MODEL --data FILE, with rows whose labels the model did not learn"
+WITH_ROWS = "rows: tikas report MODEL --data FILE"
 
 
 def model_page(
@@ -162,7 +162,7 @@ def _quality(
         reason = "No rows were given."
         if evaluation is not None:
             reason = "All labels of the given rows were learned, so they do not tell how good the model is on others."
-        blocks.append(Text(f"{reason} Mistakes and probabilities by class need new labeled rows: {NEW_ROWS}."))
+        blocks.append(Text(f"{reason} Mistakes, calibration and a map need labeled {WITH_ROWS}."))
         return Section(title, blocks)
     if estimator.task == "regression":
         values = evaluation.targets[evaluation.judged]
@@ -393,15 +393,14 @@ def _layers(estimator: LadderEstimator, evaluation: Evaluation | None) -> Sectio
         return Section(title, [Text(str(error))])
     about = (
         "Each layer learned to remove noise: from a noisy value z̃ and the signal u of the layer above, it estimates "
-        "the clean value. Solid lines are the learned functions of a typical unit, for a low, a median and a high u."
+        "the clean value. Solid lines are the learned functions of one unit, for a low, a median and a high u."
     )
     if X is None:
-        about += (
-            f" Beside the optimal ones they are drawn with rows: {NEW_ROWS}; here they are those of the first unit."
-        )
+        about += f" Here they are those of the first unit; a typical unit and the optimal functions need {WITH_ROWS}."
     else:
         about += (
-            " Dotted lines are the best possible ones for the distribution of these rows. A layer with a small weight "
+            " It is the unit with the median error. Dotted lines are the best possible functions for the distribution of "
+            "these rows. A layer with a small weight "
             "need not follow them: it is free to carry what other layers need."
         )
     if len(estimator.ladders_) > 1:
@@ -436,7 +435,7 @@ def _denoiser(function: DenoisingFunction) -> Picture:
 
 def _reconstructions(estimator: LadderEstimator, X: Any) -> list[Any]:
     if X is None:
-        return [Text(f"Reconstructions of noisy rows need rows: {NEW_ROWS}.")]
+        return [Text(f"Reconstructions under rising noise need {WITH_ROWS}.")]
     try:
         rows = reconstructed(estimator, X)
     except ValueError as error:  # a Γ-model

@@ -28,7 +28,7 @@ Array = NDArray[Any]
 Method = Literal["pca", "tsne"]
 
 BLUE, ORANGE, GREEN, RED, GRAY = "#3a82c4", "#d0741e", "#2f9a68", "#d64550", "#7d858e"
-COLORS = (BLUE, ORANGE, GREEN, RED, "#9467bd", "#a8754f", "#d869b0", GRAY, "#9a9a2e", "#22a3b3")
+COLORS = (BLUE, ORANGE, GREEN, RED, "#9467bd", "#a8754f", "#d869b0", GRAY, "#93932a", "#22a3b3")
 """Seen on white and on a dark background: a contrast of 3 or more to both."""
 MAX_MAPPED_ROWS = 2000
 MAX_LEGEND, MAX_CELLS = 10, 25
