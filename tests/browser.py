@@ -112,11 +112,11 @@ def running_browser(profile: Path) -> Iterator[Browser]:
     )
     os.close(read_commands)
     os.close(write_results)
+    browser = Browser(write_commands, read_results)
     try:
-        browser = Browser(write_commands, read_results)
         yield browser
-        browser._session = None
-        browser.call("Browser.close")
     finally:
         process.terminate()
         process.wait(timeout=20)
+        os.close(write_commands)
+        browser._read.close()

@@ -213,9 +213,7 @@ def test_a_model_without_a_decoder_says_so(costs, denoised, named):
 
 
 def test_a_module_shows_the_denoising_of_its_scores():
-    network = torch.nn.Sequential(
-        torch.nn.Linear(3, 5), torch.nn.BatchNorm1d(5), torch.nn.ReLU(), torch.nn.Linear(5, 2)
-    )
+    layers = [nn.Linear(3, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 2)]
     X = RANDOM.normal(size=(60, 3))
     fitted = LadderClassifier(nn.Sequential(*layers), epochs=2, batch_size=30).fit(X, np.arange(60) % 2)
     assert [panel.get_title() for panel in plot.denoisers(fitted, X)] == ["output"]

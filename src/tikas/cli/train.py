@@ -194,9 +194,9 @@ def train(
     settings = _settings(data, {name: value for name, value in given.items() if value is not None})
     labels = str(settings.pop("labels"))
     output = output or _free_path(Path("models", f"{Path(data).resolve().stem}.safetensors"))
-    check_output(output, inputs=[Path(data)])
     if report is not None:
-        check_output(report, inputs=[Path(data), output], option="--report")
+        check_output(report, inputs=[Path(data)], option="--report")
+    check_output(output, inputs=[Path(data)])
 
     splits = _splits(train_rows, _parse_labels(labels), validation, range(seed, seed + members))
     columns = _columns(train_rows, test_rows, splits)

@@ -173,7 +173,7 @@ def _quality(
             Pictures([draw(lambda ax: plots.draw_predicted_values(ax, values, evaluation.predicted), alt, caption)])
         )
         return Section(title, blocks)
-    pictures = [_confusion(evaluation)]
+    pictures = [_confusion(evaluation)] if (evaluation.targets[evaluation.judged] >= 0).any() else []
     if len(evaluation.judged) >= MIN_CALIBRATED:
         pictures.append(_calibration(evaluation))
     blocks.append(Pictures(pictures))
@@ -399,9 +399,8 @@ def _layers(estimator: LadderEstimator, evaluation: Evaluation | None) -> Sectio
         about += f" Here they are those of the first unit; a typical unit and the optimal functions need {WITH_ROWS}."
     else:
         about += (
-            " It is the unit with the median error. Dotted lines are the best possible functions for the distribution of "
-            "these rows. A layer with a small weight "
-            "need not follow them: it is free to carry what other layers need."
+            " It is the unit with the median error. Dotted lines are the best possible functions for the distribution "
+            "of these rows. A layer with a small weight need not follow them: it is free to carry what others need."
         )
     if len(estimator.ladders_) > 1:
         about += " Drawn is the first member."
@@ -427,8 +426,12 @@ def _denoiser(function: DenoisingFunction) -> Picture:
     alt = f"Learned denoising function of the level {function.level}, unit {function.unit}"
     if function.optimal is not None:
         gaps = [function.learned[label] - optimal for label, optimal in function.optimal.items()]
-        distance = float(np.sqrt(np.nanmean(np.square(np.concatenate(gaps)))))
-        alt += f", beside the optimal one; they are {distance:.2g} apart, as root mean square"
+        known = np.concatenate(gaps)[~np.isnan(np.concatenate(gaps))]
+        if len(known):
+            distance = np.sqrt(np.square(known).mean())
+            alt += f", beside the optimal one; they are {distance:.2g} apart, as root mean square"
+        else:
+            alt += "; these rows are too few to estimate the optimal one"
     caption = f"{function.level[:1].upper()}{function.level[1:]}, {function.units:,} units"
     return draw(lambda ax: plots.draw_denoiser(ax, function), f"{alt}.", caption, (4.2, 3.2))
 
@@ -498,7 +501,7 @@ def _run_again(estimator: LadderEstimator) -> Section:
     else:
         blocks = [Text("In Python:"), Text(f"{_expression(estimator)}.fit(X, y)", code=True)]
     values = [("Seeds", ", ".join(map(str, estimator.seeds_))), ("Hardware", training.hardware)]
-    values += [(name, version) for name, version in training.versions.items()]
+    values += sorted(training.versions.items())
     recipe = [[name, _setting(value)] for name, value in vars(estimator.recipe_).items()]
     blocks += [Facts(values), Table("All settings", ["setting", "value"], recipe, text_columns=2)]
     return Section("Run it again", blocks)
