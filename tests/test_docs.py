@@ -8,7 +8,8 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
 PAGES += sorted((ROOT / "docs").glob("*.md"))
-EXAMPLES = re.findall(r"```python\n(.*?)```", (ROOT / "docs/usage.md").read_text(), flags=re.DOTALL)
+TEXT = "".join((ROOT / "docs" / name).read_text() for name in ("usage.md", "report.md"))
+EXAMPLES = re.findall(r"```python\n(.*?)```", TEXT, flags=re.DOTALL)
 MAX_README_WORDS = 900
 
 
@@ -18,7 +19,7 @@ def without_code(page: Path) -> str:
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=range(1, 1 + len(EXAMPLES)))
 def test_an_example_runs(example: str) -> None:
-    exec(compile(example, "usage.md", "exec"), {})
+    exec(compile(example, "docs", "exec"), {})
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

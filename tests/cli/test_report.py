@@ -64,6 +64,7 @@ def test_rows_of_another_file_are_judged_by_all_their_labels(run: Run, table: Pa
     assert "has not been measured" in verdict("same.html")  # all labels were learned
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_data_set_is_judged_by_its_test_rows(run: Run) -> None:
     assert run("train", *QUICK, "--report", "train.html") == 0
     assert run("report", "models/digits.safetensors", "--data", "digits", "-o", "digits.html") == 0
