@@ -13,7 +13,7 @@ from tikas.model.specs import RungSpec, rung_text
 from tikas.report import plots
 from tikas.report.denoising import DenoisingFunction, denoising_functions, reconstructed
 from tikas.report.evaluation import Evaluation, ReportRows, evaluate
-from tikas.report.page import Facts, Page, Picture, Pictures, Section, Table, Text, draw, draw_figure, image
+from tikas.report.page import Facts, Listing, Page, Picture, Pictures, Section, Table, Text, draw, draw_figure, image
 from tikas.training.summary import MeasuredError
 
 MAX_WRONG_IMAGES, MAX_WRONG_ROWS, MAX_WRONG_COLUMNS = 18, 12, 8
@@ -344,7 +344,7 @@ def _data(estimator: LadderEstimator, evaluation: Evaluation | None) -> Section:
         values.insert(1, ("Target", training.target))
     blocks: list[Any] = [Facts(values)]
     if training.read:
-        blocks.append(Table("What was read", ["what", "found"], list(training.read.items()), text_columns=2))
+        blocks += [Text("What was read:"), Listing(training.read_lines)]
     if training.class_counts and (evaluation is None or evaluation.error is None):  # else in the table of classes
         lines = [
             [name, f"{count:,}"]

@@ -46,6 +46,14 @@ class Text:
 
 
 @dataclass(frozen=True)
+class Listing:
+    """A list of lines."""
+
+    kind: ClassVar[str] = "listing"
+    lines: Sequence[str]
+
+
+@dataclass(frozen=True)
 class Table:
     """A table. The first column names the rows; columns after the first `text_columns` are aligned to the right."""
 
@@ -90,7 +98,7 @@ class Section:
     """A part of a page."""
 
     title: str
-    blocks: Sequence[Text | Table | Facts | Pictures]
+    blocks: Sequence[Text | Listing | Table | Facts | Pictures]
 
     @property
     def anchor(self) -> str:

@@ -136,8 +136,8 @@ class TrainingSummary:
         Column with the labels.
     labels : int
         Number of labels that the command asked for; 0 means all.
-    read : mapping of str to str
-        What was read from the file, by what it describes.
+    read : str
+        What was read from the file, line by line; an indented line continues the one before it.
     error : MeasuredError or None
         The error on rows that the model did not learn from, if it was measured.
 
@@ -161,8 +161,13 @@ class TrainingSummary:
     digest: str = ""
     target: str = ""
     labels: int = 0
-    read: Mapping[str, str] = field(default_factory=dict)
+    read: str = ""
     error: MeasuredError | None = None
+
+    @property
+    def read_lines(self) -> list[str]:
+        """The lines of `read`, continued ones joined."""
+        return re.sub(r"\n\s+", " ", self.read.strip()).splitlines()
 
     @classmethod
     def from_json(cls, given: Mapping[str, Any]) -> Self:
@@ -175,9 +180,8 @@ class TrainingSummary:
         values["error"] = None if error is None else MeasuredError(**error)
         summary = cls(**values)
         numbers = [summary.rows, summary.labeled, summary.validation, summary.labels, *summary.class_counts]
-        texts = [summary.hardware, summary.command, summary.data, summary.digest, summary.target]
-        for mapping in (summary.versions, summary.read):
-            texts += [*mapping.keys(), *mapping.values()]
+        texts = [summary.hardware, summary.command, summary.data, summary.digest, summary.target, summary.read]
+        texts += [*summary.versions.keys(), *summary.versions.values()]
         reals = [summary.seconds]
         if summary.error is not None:
             texts.append(summary.error.source)
