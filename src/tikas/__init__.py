@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from tikas import distributed
+    from tikas import distributed, plot
     from tikas.data.splits import LabeledKFold, LabeledShuffleSplit
     from tikas.estimators.classifier import LadderClassifier
     from tikas.estimators.regressor import LadderRegressor
@@ -40,6 +40,7 @@ __all__ = [
     "gamma",
     "labeled_scorer",
     "load",
+    "plot",
 ]
 
 _MODULES = {
@@ -60,11 +61,12 @@ _MODULES = {
     "labeled_scorer": "tikas.estimators.scoring",
     "load": "tikas.io",
 }
+_SUBMODULES = ("distributed", "plot")
 
 
 def __getattr__(name: str) -> Any:
-    if name == "distributed":
-        return import_module("tikas.distributed")
+    if name in _SUBMODULES:
+        return import_module(f"tikas.{name}")
     if name not in _MODULES:
         raise AttributeError(f"module 'tikas' has no attribute {name!r}")
     return getattr(import_module(_MODULES[name]), name)

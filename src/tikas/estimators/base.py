@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -51,6 +52,7 @@ from tikas.training.recipe import (
     default_epochs,
     unusual_settings,
 )
+from tikas.training.summary import TrainingSummary, hardware, versions
 from tikas.training.trainer import Build, Trainer, TrainingDivergedError, TrainingResult
 
 Array = NDArray[Any]
@@ -324,6 +326,22 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
             self._interrupted_start = earlier, earlier_history
         self._set_fitted(recipe, members, seeds, history, interrupted=result.interrupted)
 
+    def _summary(self, dataset: Dataset, split: Split, started: float) -> TrainingSummary:
+        """Return what a fit that began at `started` learned from and where; `split` is the first member's."""
+        counts = ()
+        if dataset.classes is not None:
+            labels = dataset.targets[split.labeled]
+            counts = tuple(np.bincount(labels, minlength=len(dataset.classes)).tolist())
+        return TrainingSummary(
+            rows=len(split.unlabeled),
+            labeled=len(split.labeled),
+            validation=len(split.validation),
+            class_counts=counts,
+            seconds=time.perf_counter() - started,
+            hardware=hardware(pick_device(self.device)),
+            versions=versions(),
+        )
+
     def _start(self) -> tuple[list[Model] | None, list[dict[str, Any]]]:
         """Return the fitted members that training continues from, if it does, and their history."""
         if not self.warm_start or not hasattr(self, "ladders_"):
@@ -487,6 +505,21 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         ['estimator__noise']
         """
         return SupervisedEstimator(self, X_unlabeled)
+
+    def _repr_html_inner(self) -> str:
+        """Return scikit-learn's diagram; of a fitted estimator also its error, its learning curve, and what it read."""
+        diagram: str = super()._repr_html_inner()
+        if not hasattr(self, "training_"):
+            return diagram
+        from tikas.report.representation import html_of_fit  # report imports the estimators
+
+        return diagram + html_of_fit(self)
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
+        bundle: dict[str, str] = super()._repr_mimebundle_(**kwargs)
+        if "text/html" in bundle:
+            bundle["text/html"] = self._repr_html_inner()
+        return bundle
 
     def save(self, path: str | Path) -> Path:
         """Write the fitted model into one safetensors file, which `tikas.load` reads.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
@@ -146,6 +147,8 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
         Number of epochs trained.
     interrupted_ : bool
         Whether Ctrl-C ended the training early.
+    training_ : TrainingSummary
+        Numbers of rows and labels, duration, hardware and versions of the fit.
 
     Notes
     -----
@@ -242,6 +245,7 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
         >>> classifier.transduction_[:4].tolist()
         ['low', 'low', 'high', 'high']
         """
+        started = time.perf_counter()
         with self._fitting():
             recipe = self._recipe()
             checkpointer = self._checkpointer()
@@ -260,6 +264,7 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
                 trainer = self._trainer(recipe, build, checkpointer, callbacks)
                 result = trainer.fit(dataset, splits, seeds, self._earlier_members())
             self._set_result(result, recipe, seeds)
+            self.training_ = self._summary(dataset, splits[0], started)
             self.classes_: Array = classes
             transduction = classes[codes]
             unlabeled = codes == NO_LABEL

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
@@ -133,6 +134,8 @@ class LadderRegressor(RegressorMixin, LadderEstimator):  # type: ignore[misc]
         Number of epochs trained.
     interrupted_ : bool
         Whether Ctrl-C ended the training early.
+    training_ : TrainingSummary
+        Numbers of rows and labels, duration, hardware and versions of the fit.
 
     Notes
     -----
@@ -211,6 +214,7 @@ class LadderRegressor(RegressorMixin, LadderEstimator):  # type: ignore[misc]
         >>> bool(0.5 < regressor.transduction_[1] < 1.5)
         True
         """
+        started = time.perf_counter()
         with self._fitting():
             recipe = self._recipe()
             checkpointer = self._checkpointer()
@@ -235,6 +239,7 @@ class LadderRegressor(RegressorMixin, LadderEstimator):  # type: ignore[misc]
                 trainer = self._trainer(recipe, build, checkpointer, callbacks)
                 result = trainer.fit(dataset, splits, seeds, self._earlier_members())
             self._set_result(result, recipe, seeds)
+            self.training_ = self._summary(dataset, splits[0], started)
             transduction = values.copy()
             unlabeled = np.isnan(values)
             if unlabeled.any():
