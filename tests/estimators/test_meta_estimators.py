@@ -59,7 +59,7 @@ SOME = np.where(np.arange(442) % 2, np.nan, PROGRESSION)
 QUICK: dict[str, Any] = {
     "network": (8,),
     "costs": 0.1,
-    "epochs": 15,
+    "epochs": 10,
     "learning_rate": 0.05,
     "batch_size": 50,
     "random_state": 0,
@@ -79,7 +79,7 @@ def supervised(**settings: Any) -> Any:
 
 
 class TestSearches:
-    @pytest.mark.parametrize("scoring", ["accuracy", "f1_macro", "neg_log_loss", "roc_auc_ovr", None])
+    @pytest.mark.parametrize("scoring", ["f1_macro", "neg_log_loss", None])
     def test_plain_scoring_works_with_labeled_folds(self, scoring):
         scores = cross_val_score(classifier(), IRIS, PARTIAL, cv=LabeledKFold(2), scoring=scoring, error_score="raise")
         folds = LabeledKFold(2).split(IRIS, PARTIAL)
