@@ -19,7 +19,7 @@ from tikas.cli.report import report
 from tikas.cli.reproduce import reproduce
 from tikas.cli.train import train
 
-LIST_OPTIONS = ("--network", "--noise", "--costs", "--ignore")
+LIST_OPTIONS = ("--network", "--noise", "--costs", "--ignore", "--categorical", "--numeric", "--unlabeled", "--id")
 
 # Without rich's markup typer starts in half the time, and its messages are lines that other programs can read.
 app = typer.Typer(add_completion=False, rich_markup_mode=None, no_args_is_help=True)
@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         try:
             typer.main.get_command(app)(words, prog_name="tikas", obj=shlex.join(["tikas", *given]))
         except (ArithmeticError, ImportError, MemoryError, OSError, RuntimeError, ValueError) as error:
-            print_error(error)
+            print_error(" ".join([str(error), *getattr(error, "__notes__", [])]))
             usage = isinstance(error, ValueError | FileNotFoundError | IsADirectoryError | NotADirectoryError)
             sys.exit(USAGE if usage else FAILURE)
 

@@ -10,6 +10,8 @@ import typer
 from tikas.cli.options import DataDir, Device, check_output, check_table_options
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from tikas.estimators import LadderClassifier, LadderRegressor
     from tikas.report.evaluation import ReportRows
 
@@ -75,7 +77,7 @@ def _rows(
     """Return the rows of the data, and which labels the model learned if it was trained on them."""
     import numpy as np
 
-    from tikas.cli.predict import _read_folder, _read_table
+    from tikas.cli.predict import _read_folder
     from tikas.data.datasets import content_digest, kind_of, load_dataset
     from tikas.data.images import read_folder
     from tikas.data.splits import split
@@ -102,7 +104,7 @@ def _rows(
         assert labels is not None
         return ReportRows(X, labels, None, f"labeled images of {name}", surely_new=False)
     target = target or training.target or None
-    X, labels = _read_table(Path(data), model, target, ignore)
+    X, labels = _read_table(model, Path(data), target, ignore)
     if labels is None:
         labels = np.full(len(X), np.nan) if classes is None else np.full(len(X), None, dtype=object)
     if not known:
@@ -112,3 +114,25 @@ def _rows(
     for seed in model.seeds_:
         learned[split(codes, **settings, seed=seed).labeled] = True
     return ReportRows(X, labels, learned, "labels held out")
+
+
+def _read_table(
+    model: LadderClassifier | LadderRegressor, path: Path, target: str | None, ignore: list[str]
+) -> tuple[Any, NDArray[Any] | None]:
+    """Return the rows of a table or of an array file, and their labels if a target is named or in the file."""
+    import numpy as np
+    import pandas as pd
+
+    from tikas.cli.predict import read_parts
+    from tikas.data.tables import labels_of, read_arrays, values_of
+
+    if path.suffix.lower() in (".npy", ".npz"):
+        rows, texts = read_arrays(path, target)
+        rows = rows.reshape(len(rows), -1) if len(model.input_shape_) == 1 else rows
+        if texts is None:
+            return rows, None
+        return rows, values_of(path, texts) if model.task == "regression" else labels_of(texts, model.classes_)
+    parts = [(rows, labels) for _, rows, labels in read_parts(model, path, target, ignore)]
+    tables, targets = [rows for rows, _ in parts], [labels for _, labels in parts if labels is not None]
+    joined = pd.concat(tables, ignore_index=True) if isinstance(tables[0], pd.DataFrame) else np.concatenate(tables)
+    return joined, np.concatenate(targets) if targets else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import KW_ONLY, dataclass, fields, replace
@@ -24,11 +24,19 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
 from tikas.data.arrays import like, to_numpy
+from tikas.data.columns import ColumnEncoder, as_frame, as_table, describe_left_out, needs_encoding
 from tikas.data.datasets import Dataset
 from tikas.data.images import as_columns, as_images, as_shaped, warn_channels_last
 from tikas.data.labels import check_sample_weight
 from tikas.data.splits import Split, split
-from tikas.data.transforms import TRANSFORMS, check_scale, value_range, warn_few_rows, warn_other_scale
+from tikas.data.transforms import (
+    TRANSFORMS,
+    check_scale,
+    choose_scaling,
+    value_range,
+    warn_few_rows,
+    warn_other_scale,
+)
 from tikas.estimators.supervised import SupervisedEstimator
 from tikas.model.gamma import gamma
 from tikas.model.ladder import Model
@@ -45,6 +53,7 @@ from tikas.training.environment import (
 )
 from tikas.training.recipe import (
     SMALL,
+    Preprocess,
     Recipe,
     UnusualSettingWarning,
     check_module_settings,
@@ -76,7 +85,8 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
 
     network: Sequence[int | str | RungSpec] | str | nn.Module = SMALL.network
     _: KW_ONLY
-    preprocess: str = "none"
+    preprocess: str = "auto"
+    columns: Mapping[Any, str] | None = None
     activation: str = "relu"
     noise: float | Sequence[float] = SMALL.noise[0]
     costs: float | Sequence[float] | None = None
@@ -110,14 +120,17 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         copied._is_clone = True
         return copied
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.array_api_support = True
-        return tags
-
     @property
     def _is_module(self) -> bool:
         return isinstance(self.network, nn.Module)
+
+    def __sklearn_tags__(self) -> Any:
+        """Return scikit-learn's tags: what X may contain."""
+        tags = super().__sklearn_tags__()
+        tags.array_api_support = True
+        encodes = self.preprocess in ("auto", "columns") and not self._is_module
+        tags.input_tags.allow_nan = tags.input_tags.string = tags.input_tags.categorical = encodes
+        return tags
 
     @contextmanager
     def _fitting(self) -> Iterator[None]:
@@ -155,9 +168,16 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
             derived["epochs"] = default_epochs(rows, recipe.batch_size, is_module=self._is_module)
         return replace(recipe, **derived) if derived else recipe
 
-    def _check_training_rows(self, X: ArrayLike, recipe: Recipe) -> Array:
-        """Return X as float32 ``(n, *input_shape_)`` and set `input_shape_`."""
-        rows = self._as_floats(X, reset=self._earlier_members() is None)
+    def _check_training_rows(self, X: ArrayLike, recipe: Recipe, sample_weight: ArrayLike | None) -> Array:
+        """Return X as float32 ``(n, *input_shape_)``, and set `input_shape_` and `encoder_`."""
+        X = to_numpy(X)
+        reset = self._earlier_members() is None
+        if reset:
+            self.encoder_: ColumnEncoder | None = None
+            auto = self.preprocess == "auto" and not self._is_module
+            if self.preprocess == "columns" or (auto and (self.columns or needs_encoding(X))):
+                self._fit_encoder(X, sample_weight)
+        rows = self._as_floats(X, reset=reset)
         if not self._is_module and (rows.ndim > 2 or recipe.takes_maps):
             rows = as_images(rows)
             warn_channels_last(rows, recipe.takes_maps, recipe.preprocess, stacklevel=3)
@@ -175,6 +195,10 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
     def _as_floats(self, X: ArrayLike, *, reset: bool) -> Array:
         """Return X as finite float32 ``(n, ...)``; `reset` as for `validate_data`."""
         X = to_numpy(X)
+        if self.encoder_ is not None:
+            table = as_table(X)
+            validate_data(self, table if as_frame(X) is None else X, reset=reset, skip_check_array=True)
+            return self.encoder_(table)
         try:
             with np.errstate(over="ignore", invalid="ignore"):  # check_array raises if values are infinite
                 rows: Array = check_array(
@@ -191,11 +215,29 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
             if hasattr(X, "select_dtypes"):
                 columns = X.select_dtypes(exclude=["number", "bool", "boolean"]).columns.tolist()
                 if columns:
-                    error.add_note(f"Columns that are not numbers or booleans: {columns}. Encode or drop them.")
+                    error.add_note(
+                        f"Columns that are not numbers or booleans: {columns}. Encode them with preprocess='columns'."
+                    )
             raise
         table = X if rows.ndim == 2 else rows.reshape(len(rows), -1)
         validate_data(self, table, reset=reset, skip_check_array=True)
         return rows
+
+    def _fit_encoder(self, X: Any, sample_weight: ArrayLike | None) -> None:
+        """Fit the encoding of a table's columns to the rows of positive weight."""
+        table = as_table(X)
+        if sample_weight is not None:
+            table = table[check_sample_weight(sample_weight, len(table)) > 0]
+        if len(table) < 2:
+            raise ValueError(f"Found {len(table)} sample(s) of positive weight; a minimum of 2 is required.")
+        self.encoder_ = ColumnEncoder.fit(table, self.columns)
+        left_out = describe_left_out(self.encoder_.columns)
+        if left_out:
+            warnings.warn(
+                f"Columns are left out: {left_out}. Say in the parameter columns what they hold, or 'ignored'.",
+                UserWarning,
+                stacklevel=4,
+            )
 
     def _select_rows(
         self, n_rows: int, sample_weight: ArrayLike | None, splits: Sequence[Split] | None
@@ -226,6 +268,8 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         classes: Array | None = None,
     ) -> tuple[Recipe, Build, Dataset, Sequence[Split]]:
         """Fit the preprocessing; return the complete recipe, the builder of members, the data set and the splits."""
+        if recipe.preprocess == "auto":
+            recipe = replace(recipe, preprocess=self._choose_preprocess(rows))
         if self._earlier_members() is not None:
             require_unchanged("n_members", len(self.ladders_), self.n_members)
             require_unchanged("network", self.recipe_.network, recipe.network)
@@ -235,8 +279,9 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
                 callback(Progress(0, 0, [], f"whitening {len(rows)} images"))
         rows = self._fit_preparation(rows, recipe)
         # The scale is checked per column, and per channel of images. A module may take rows of any form.
-        scaled = rows if self._is_module else as_columns(rows.reshape(len(rows), *self.input_shape_))
-        check_scale(scaled, getattr(self, "feature_names_in_", None), stacklevel=4)
+        if self.encoder_ is None:
+            scaled = rows if self._is_module else as_columns(rows.reshape(len(rows), *self.input_shape_))
+            check_scale(scaled, self._value_names(), stacklevel=4)
         dataset = Dataset(rows, targets, classes=classes)
         labeled = dataset.labeled
         if splits is None and recipe.early_stopping:
@@ -277,12 +322,28 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         keep = self.on_interrupt == "keep" and not self._is_clone
         return Trainer(recipe, self.device, callbacks, build, checkpointer, keep_interrupted=keep)
 
+    def _choose_preprocess(self, rows: Array) -> Preprocess:
+        """Return what ``preprocess="auto"`` means for rows ``(n, *input_shape_)``."""
+        if self._earlier_members() is not None:
+            return self.recipe_.preprocess
+        if self._is_module:
+            return "none"
+        if self.encoder_ is not None:
+            return "columns"
+        return choose_scaling(as_columns(rows), images=rows.ndim > 2)
+
+    def _value_names(self) -> Sequence[str] | None:
+        """Return the names of the values of a row as the members take it, if they have names."""
+        if self.encoder_ is not None:
+            return self.encoder_.names
+        return getattr(self, "feature_names_in_", None)
+
     def _fit_preparation(self, rows: Array, recipe: Recipe) -> Array:
         """Set `preparation_` and `input_range_`, and return the rows as the members take them."""
         earlier_range = None
         if self._earlier_members() is not None:
             earlier_range = self.input_range_
-        elif recipe.preprocess == "none":
+        elif recipe.preprocess not in TRANSFORMS:
             self.preparation_ = None
         else:
             transform = TRANSFORMS[recipe.preprocess]
@@ -387,6 +448,7 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
     ) -> None:
         """Set the attributes that describe the trained members."""
         self.recipe_ = recipe
+        self.preprocess_ = recipe.preprocess
         self.ladders_ = list(members)
         self.ladder_ = members[0]
         self.seeds_ = list(seeds)
@@ -406,8 +468,8 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
                 warn_other_scale(
                     some.reshape(len(some), *self.input_shape_).numpy(),
                     self.input_range_,
-                    getattr(self, "feature_names_in_", None),
-                    standardized=self.preparation_ is not None,
+                    self._value_names(),
+                    standardized=self.preparation_ is not None or self.encoder_ is not None,
                     stacklevel=3,
                 )
             return self._predict_rows(rows, kind)

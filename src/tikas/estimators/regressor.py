@@ -32,10 +32,17 @@ class LadderRegressor(RegressorMixin, LadderEstimator):  # type: ignore[misc]
         ``Conv(32, 5, padding="full")`` and ``MaxPool(2)``, or the same as text, ``"conv 32 5 full"`` and ``"max 2"``.
         The output layer is added; with ``()`` there is no other layer. A string names a network of the paper:
         ``"mlp"``, ``"conv_fc"``, ``"conv_small"`` or ``"conv_large"``.
-    preprocess : {"none", "standardize", "whiten"}, default="none"
-        Transformation that `fit` fits to the rows and every prediction applies. ``"standardize"`` scales each column
-        (of images, each channel) to mean 0 and deviation 1. ``"whiten"`` applies contrast normalization and ZCA
-        whitening to images.
+    preprocess : {"auto", "none", "columns", "pixels", "standardize", "whiten"}, default="auto"
+        Transformation that `fit` fits to the rows and every prediction applies. ``"columns"`` encodes the columns of a
+        table by what they hold: numbers are imputed and standardized, categories and booleans become one column for
+        each value, dates become parts; identifiers, constants and free text are left out. ``"pixels"`` divides all
+        values by 255, or by the largest. ``"standardize"`` scales each column (of images, each channel) to mean 0 and
+        deviation 1. ``"whiten"`` applies contrast normalization and ZCA whitening to images. ``"auto"`` is
+        ``"columns"`` for a table with gaps or with columns that are not numbers; for numbers it is ``"none"`` where
+        they are about as large as the noise, and else ``"pixels"`` or ``"standardize"``. A module gets X as it is.
+    columns : dict or None, default=None
+        What columns of a table hold, by name, where it should not be found out: ``"number"``, ``"category"``,
+        ``"boolean"``, ``"date"`` or ``"ignored"``.
     activation : {"relu", "leaky_relu", "tanh", "gelu", "linear"}, default="relu"
         Activation of the hidden layers whose spec names none.
     noise : float or sequence of float, default=0.2
@@ -116,9 +123,13 @@ class LadderRegressor(RegressorMixin, LadderEstimator):  # type: ignore[misc]
     ladders_ : list of Ladder
         All members.
     input_shape_ : tuple of int
-        Shape of a row; of an image ``(channels, height, width)``.
-    preparation_ : Standardization, Whitening or None
-        The fitted transformation of `preprocess`.
+        Shape of a row; of an image ``(channels, height, width)``, of a table the number of values after its encoding.
+    preprocess_ : str
+        The value of `preprocess` that was used; of ``"auto"``, what was chosen.
+    encoder_ : ColumnEncoder or None
+        The fitted encoding of the columns of a table: `encoder_.columns` has the kind of each and the fitted values.
+    preparation_ : Standardization, PixelScaling, Whitening or None
+        The fitted transformation of numbers.
     input_range_ : tuple of float or None
         Smallest and largest value of the rows of `fit` after `preprocess`. Predictions warn about rows far outside.
         None after whitening.
@@ -145,9 +156,9 @@ class LadderRegressor(RegressorMixin, LadderEstimator):  # type: ignore[misc]
     kind and the device of X. There is no `partial_fit`: the denoising costs and the statistics for predictions need all
     rows at once; `warm_start` continues the training on the rows that it is given.
 
-    X may be a table ``(n, features)``, color images ``(n, channels, height, width)`` or gray images ``(n, height,
-    width)``. A network that starts with a dense layer flattens images. A model fitted on images also predicts flattened
-    ones.
+    X may be a table ``(n, features)``, also a data frame of pandas or polars with categories, dates and gaps; color
+    images ``(n, channels, height, width)``; or gray images ``(n, height, width)``. A network that starts with a dense
+    layer flattens images. A model fitted on images also predicts flattened ones.
 
     Examples
     --------
@@ -219,7 +230,7 @@ class LadderRegressor(RegressorMixin, LadderEstimator):  # type: ignore[misc]
             recipe = self._recipe()
             checkpointer = self._checkpointer()
             seeds = self._seeds(checkpointer)
-            rows = self._check_training_rows(X, recipe)
+            rows = self._check_training_rows(X, recipe, sample_weight)
             values = regression_values(one_per_row(to_numpy(y), len(rows)))
             warn_minus_one(values)
             selected, weights = self._select_rows(len(rows), sample_weight, splits)

@@ -9,11 +9,13 @@ from math import ceil, prod
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from tikas.data.datasets import Dataset
 from tikas.data.labels import regression_values
 from tikas.data.splits import Split
+from tikas.data.tables import Table
 from tikas.estimators.base import LadderEstimator
 from tikas.report.plots import class_codes, class_names, take
 from tikas.training.summary import MeasuredError
@@ -53,7 +55,7 @@ class ReportRows:
     surely_new: bool = True
 
 
-def rows_of_training(train: Dataset, test: Dataset, splits: Sequence[Split]) -> ReportRows:
+def rows_of_training(train: Dataset | Table, test: Dataset | Table, splits: Sequence[Split]) -> ReportRows:
     """Return the rows of a training, judged by the test rows or else by the labels that no member learned.
 
     Examples
@@ -71,9 +73,7 @@ def rows_of_training(train: Dataset, test: Dataset, splits: Sequence[Split]) -> 
     labels = _labels(train)
     if not len(test):
         X: Any = train.rows
-        if train.feature_names:
-            import pandas as pd
-
+        if isinstance(train, Dataset) and train.feature_names:
             X = pd.DataFrame(train.rows, columns=list(train.feature_names))
         return ReportRows(X, labels, learned, "labels held out")
     kept = np.union1d(np.flatnonzero(learned), _some(np.arange(len(train)), MAX_UNLABELED))
@@ -86,7 +86,7 @@ def rows_of_training(train: Dataset, test: Dataset, splits: Sequence[Split]) -> 
     )
 
 
-def _labels(dataset: Dataset) -> Array:
+def _labels(dataset: Dataset | Table) -> Array:
     """Return class names, None where unlabeled; or values."""
     if dataset.classes is None:
         return dataset.targets.copy()

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tikas.model.ladder import Model
 
 Calibration = Literal["all", "labeled"]
-Preprocess = Literal["none", "standardize", "whiten"]
+Preprocess = Literal["auto", "none", "columns", "pixels", "standardize", "whiten"]
 Precision = Literal["fast", "exact"]
 Network = tuple[int | str, ...]
 
@@ -66,8 +66,10 @@ class Recipe:
     Parameters
     ----------
     task : {"classification", "regression"}, default="classification"
-    preprocess : {"none", "standardize", "whiten"}, default="none"
-        Transform of the rows: none, columns to mean 0 and deviation 1, or contrast normalization and ZCA of images.
+    preprocess : {"none", "columns", "pixels", "standardize", "whiten", "auto"}, default="none"
+        Transform of the rows: none; columns of a table by what they hold; pixels divided by their largest value;
+        columns to mean 0 and deviation 1; contrast normalization and ZCA of images. ``"auto"`` is for estimators, which
+        replace it by what they choose.
     network : str or sequence of (int, str or RungSpec), default=(1000, 500, 250, 250, 250)
         Hidden rungs from the bottom up: units of dense rungs, specs, or texts such as ``"conv 32 5 full"``,
         ``"max 2"``, ``"dense 100 tanh"`` and ``"global"``. A dense top is added, unless the network ends in
