@@ -22,7 +22,7 @@ Array = NDArray[Any]
 
 MAX_JUDGED, MAX_UNLABELED, MAX_MAPPED = 20_000, 5000, 2000
 """Most rows of each kind in a report; of more, evenly spread ones are taken."""
-MAX_PRODUCTS = 2 * 10**11
+MAX_PRODUCTS = 10**11
 """Most multiplications for the predictions of a report: seconds on a CPU. Fewer rows are taken of a larger network."""
 UNKNOWN_CLASS = -2
 """Code of a label that is no class of the model."""
