@@ -123,6 +123,16 @@ def train(
     precision: Annotated[
         Precision | None, typer.Option(help="fast: bf16 or TF32 products where they are faster; exact: float32.")
     ] = None,
+    early_stopping: Annotated[
+        bool,
+        typer.Option("--early-stopping", help="Stop when the error on the --validation rows stays; keep the best."),
+    ] = False,
+    n_iter_no_change: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Epochs without change that stop with --early-stopping.")
+    ] = None,
+    tol: Annotated[
+        float | None, typer.Option(metavar="X", min=0, help="Decrease of the error that counts as a change.")
+    ] = None,
     seed: Annotated[
         int, typer.Option(metavar="N", min=0, help="Determines labels, initial weights, order and noise.")
     ] = 0,
@@ -186,6 +196,9 @@ def train(
         "labeled_batch_size": labeled_batch_size,
         "calibration": calibration,
         "precision": precision,
+        "early_stopping": early_stopping or None,
+        "n_iter_no_change": n_iter_no_change,
+        "tol": tol,
     }
     from tikas.report.evaluation import evaluate, rows_of_training
     from tikas.training.checkpoint import UNFINISHED, Checkpointer
