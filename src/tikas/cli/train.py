@@ -238,7 +238,7 @@ def train(
     # Interruptions are reported below.
     warnings.filterwarnings("ignore", message="Training was interrupted")
     X, y = _features(train_rows), _labels(train_rows)
-    report_rows = rows_of_training(train_rows, test_rows, splits)
+    report_rows = rows_of_training(train_rows, test_rows, splits, early_stopping=early_stopping)
     of_command: dict[str, Any] = {
         "command": str(context.obj),
         "data": data,
