@@ -1,6 +1,7 @@
 """The report on a model: its figures are those of the rows, and what cannot be known is not claimed."""
 
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import numpy as np
@@ -9,7 +10,9 @@ from sklearn.metrics import confusion_matrix
 
 import tikas
 from tikas import LadderClassifier, LadderRegressor
-from tikas.report.evaluation import ReportRows, evaluate
+from tikas.data.datasets import Dataset
+from tikas.data.splits import split
+from tikas.report.evaluation import ReportRows, evaluate, rows_of_training
 from tikas.report.model import model_page
 from tikas.report.page import Text, render
 from tikas.training.summary import MeasuredError
@@ -138,6 +141,22 @@ def test_without_rows_no_error_is_claimed(digits):
     assert "%" not in " ".join(page.verdict)
     assert {"Its surest mistakes", "Map of the rows"}.isdisjoint(each.title for each in page.sections)
     assert words(page).count("tikas report MODEL --data FILE") == 3
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_rows_that_ended_the_training_are_no_proof_either():
+    """With early stopping the error on the validation rows is the least of many."""
+    X, y = RANDOM.normal(size=(90, 4)), np.arange(90) % 2
+    parts = [split(y, 20, validation=30, seed=0)]
+    for early_stopping in (False, True):
+        model = LadderClassifier((8,), epochs=40, batch_size=30, early_stopping=early_stopping, random_state=0)
+        model.fit(X, y, splits=parts)
+        data = Dataset(X.astype(np.float32), y, classes=np.arange(2))
+        rows = rows_of_training(data, replace(data, rows=X[:0], targets=y[:0]), parts, early_stopping=early_stopping)
+        assert evaluate(model, rows).error.rows == (40 if early_stopping else 70)
+        verdict = model_page(model, "m").verdict[0]
+        assert "only been measured in training" in verdict
+        assert ("too low" in verdict) == early_stopping
 
 
 @pytest.mark.usefixtures("undrawn")

@@ -41,7 +41,7 @@ def test_the_error_and_what_was_read_are_shown_where_they_are_known():
     fitted = LadderClassifier((8,), epochs=40, batch_size=30, random_state=0)
     fitted.fit(X, y, splits=[split(y, 20, validation=30, seed=0)])
     last = [line["validation_error"] for line in fitted.history_ if line.get("validation_error") is not None][-1]
-    assert f"{last:.4g} % on 30 validation rows" in html_of_fit(fitted)
+    assert f"{last:.1f} % on 30 validation rows" in html_of_fit(fitted)
     fitted.training_ = replace(fitted.training_, read="columns <b>: 4 numbers,\n  all used\nrows: 90")
     html = html_of_fit(fitted)
     assert "<li>columns &lt;b&gt;: 4 numbers, all used</li>" in html

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -81,14 +82,18 @@ def _rows(
     from tikas.data.datasets import content_digest, kind_of, load_dataset
     from tikas.data.images import read_folder
     from tikas.data.splits import split
-    from tikas.report.evaluation import ReportRows, rows_of_training
+    from tikas.report.evaluation import ReportRows, rows_of_training, used_labels
     from tikas.report.plots import class_codes
 
     training, kind = model.training_, kind_of(data)
     name = Path(data).name
     if kind != "table":
         check_table_options(data, target=target, ignore=ignore)
-    known = data == training.data if kind == "data set" else content_digest(data) == training.digest
+    if kind == "data set":
+        known = data == training.data
+    else:
+        known = content_digest(data) == training.digest and target in (None, training.target)
+    early_stopping = model.recipe_.early_stopping
     classes = model.classes_.tolist() if model.task == "classification" else None
     settings: dict[str, Any] = {
         "labels": training.labels or None,
@@ -98,7 +103,8 @@ def _rows(
     if kind == "data set" or (kind == "folder" and known):
         train, test = load_dataset(data, data_dir) if kind == "data set" else read_folder(data)
         splits = [split(train.targets, **settings, seed=seed) for seed in model.seeds_] if known else []
-        return rows_of_training(train, test, splits)
+        rows = rows_of_training(train, test, splits, early_stopping=early_stopping)
+        return rows if known else replace(rows, source=f"test rows of {name}")
     if kind == "folder":
         X, labels, _ = _read_folder(Path(data), model)
         assert labels is not None
@@ -110,10 +116,8 @@ def _rows(
     if not known:
         return ReportRows(X, labels, None, f"labeled rows of {name}", surely_new=False)
     codes = ~np.isnan(labels) - 1 if classes is None else class_codes(model, labels)
-    learned = np.zeros(len(X), bool)
-    for seed in model.seeds_:
-        learned[split(codes, **settings, seed=seed).labeled] = True
-    return ReportRows(X, labels, learned, "labels held out")
+    splits = [split(codes, **settings, seed=seed) for seed in model.seeds_]
+    return ReportRows(X, labels, used_labels(len(X), splits, early_stopping=early_stopping), "labels held out")
 
 
 def _read_table(

@@ -279,13 +279,14 @@ def train(
     # Interruptions are reported below, and the summary of a table tells of its cells.
     warnings.filterwarnings("ignore", message="Training was interrupted|Cells that count as gaps")
     X, y = _features(train_rows), _labels(train_rows)
-    report_rows = rows_of_training(train_rows, test_rows, splits)
+    report_rows = rows_of_training(train_rows, test_rows, splits, early_stopping=early_stopping)
     of_command: dict[str, Any] = {
         "command": str(context.obj),
         "data": data,
         "digest": _digest(data),
         "target": target or "",
         "labels": _parse_labels(labels) or 0,
+        "read": str(getattr(train_rows, "summary", "")),
     }
     exit_code = 0
     lines: list[list[str]] = []
@@ -312,6 +313,10 @@ def train(
         if not columns and folds:
             name = "cross-validation"
             comparison = _cross_validate(to_compare, X, y, folds, seed)
+            if comparison is not None:
+                ladder.training_ = replace(ladder.training_, error=_measured(comparison, 0))
+                ladder.save(path)
+                compared = {name: _measured(comparison, place) for place, name in enumerate(to_compare) if place}
     except KeyboardInterrupt:
         exit_code = INTERRUPTED
         print_error(f"{name}: interrupted. The same command continues, and with --restart it begins again.")
@@ -488,6 +493,16 @@ def _cross_validate(
     from tikas.estimators.comparison import cross_validate
 
     return cross_validate(estimators, X, y, folds=folds, seed=seed)
+
+
+def _measured(comparison: Comparison, method: int) -> MeasuredError:
+    """Return the error of one of the compared methods, for the model file and the report."""
+    from tikas.training.summary import MeasuredError
+
+    line = comparison.table.iloc[method]
+    percent = comparison.task == "classification"
+    source = f"labels, by {comparison.folds}-fold cross-validation"
+    return MeasuredError(source, comparison.n_labels, line["error"], line["low"], line["high"], percent)
 
 
 def _comparison_table(comparison: Comparison) -> tuple[list[str], list[list[str]]]:

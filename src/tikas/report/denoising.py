@@ -21,9 +21,9 @@ Array = NDArray[Any]
 
 NOISE_LEVELS = (0.0, 0.5, 1.0, 2.0, 4.0)
 """Factors of the deviations of the noise in training."""
-MAX_TRACED_ROWS, MAX_TRACED_VALUES = 1000, 2**23
+MAX_TRACED_ROWS, MAX_TRACED_VALUES = 1000, 2**22
 """Most rows, and most values of a level, that are run through the decoder at once."""
-MAX_PAIRS, NOISE_DRAWS = 20_000, 8
+MAX_PAIRS, NOISE_DRAWS, NOISE_DRAWS_OF_MAPS = 20_000, 8, 2
 """Most pairs of a clean and a noisy value for the optimal denoiser of a unit, and how often noise is drawn for them."""
 MIN_PAIRS = 30
 """The optimal denoiser is drawn where at least so many pairs determine it."""
@@ -79,7 +79,8 @@ def _traces(estimator: LadderEstimator, X: ArrayLike) -> list[list[Denoising | N
     limit = min(MAX_TRACED_ROWS, max(2, MAX_TRACED_VALUES // max(map(prod, model.shapes))))
     rows = rows[:: ceil(len(rows) / limit)]
     generator = torch.Generator().manual_seed(0)
-    return [model.trace(rows, model.draw_noise(rows, len(rows), generator)) for _ in range(NOISE_DRAWS)]
+    draws = NOISE_DRAWS if rows.dim() == 2 else NOISE_DRAWS_OF_MAPS  # a map has many values of a unit
+    return [model.trace(rows, model.draw_noise(rows, len(rows), generator)) for _ in range(draws)]
 
 
 def _function_of(name: str, rung: Rung, traces: Sequence[Denoising | None]) -> DenoisingFunction:

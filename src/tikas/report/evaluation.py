@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil, prod
+from statistics import mean
 from typing import Any
 
 import numpy as np
@@ -24,10 +25,8 @@ Array = NDArray[Any]
 
 MAX_JUDGED, MAX_UNLABELED, MAX_MAPPED = 20_000, 5000, 2000
 """Most rows of each kind in a report; of more, evenly spread ones are taken."""
-MAX_PRODUCTS = 2 * 10**11
+MAX_PRODUCTS = 10**11
 """Most multiplications for the predictions of a report: seconds on a CPU. Fewer rows are taken of a larger network."""
-UNKNOWN_CLASS = -2
-"""Code of a label that is no class of the model."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +40,7 @@ class ReportRows:
     labels : ndarray of shape (n,)
         Classes, None where unlabeled; or values, NaN where unknown.
     learned : ndarray of bool, shape (n,), optional
-        Rows whose label the model learned. Default: none.
+        Rows whose label the model learned, or that decided when its training ended. Default: none.
     source : str
         What the labeled rows are that it did not learn, such as "test rows".
     surely_new : bool
@@ -55,8 +54,12 @@ class ReportRows:
     surely_new: bool = True
 
 
-def rows_of_training(train: Dataset | Table, test: Dataset | Table, splits: Sequence[Split]) -> ReportRows:
-    """Return the rows of a training, judged by the test rows or else by the labels that no member learned.
+def rows_of_training(
+    train: Dataset | Table, test: Dataset | Table, splits: Sequence[Split], *, early_stopping: bool = False
+) -> ReportRows:
+    """Return the rows of a training, judged by the test rows or else by the labels that no member has used.
+
+    With early stopping, validation rows decide which epoch is kept, so an error on them would be too low.
 
     Examples
     --------
@@ -67,9 +70,7 @@ def rows_of_training(train: Dataset | Table, test: Dataset | Table, splits: Sequ
     >>> rows.source, int(rows.learned.sum()), int((rows.labels != None).sum())
     ('test rows', 50, 550)
     """
-    learned = np.zeros(len(train), bool)
-    for split in splits:
-        learned[split.labeled] = True
+    learned = used_labels(len(train), splits, early_stopping=early_stopping)
     labels = _labels(train)
     if not len(test):
         X: Any = train.rows
@@ -84,6 +85,16 @@ def rows_of_training(train: Dataset | Table, test: Dataset | Table, splits: Sequ
         np.concatenate([learned[kept], np.zeros(len(test), bool)]),
         "test rows",
     )
+
+
+def used_labels(rows: int, splits: Sequence[Split], *, early_stopping: bool) -> NDArray[np.bool_]:
+    """Return which labels any member learned, or was stopped by."""
+    used = np.zeros(rows, bool)
+    for split in splits:
+        used[split.labeled] = True
+        if early_stopping:
+            used[split.validation] = True
+    return used
 
 
 def _labels(dataset: Dataset | Table) -> Array:
@@ -214,6 +225,26 @@ def evaluate(estimator: LadderEstimator, rows: ReportRows) -> Evaluation:
     '0.0 % (95 % interval 0.0 to 16.1 %)'
     """
     return Evaluation(estimator, rows)
+
+
+def validation_text(estimator: Any) -> str:
+    """Return the validation error that was measured in training; empty without one.
+
+    With early stopping it is that of the epoch that was kept for it.
+    """
+    by_epoch: dict[int, list[float]] = {}
+    for line in estimator.history_:
+        if line.get("validation_error") is not None:
+            by_epoch.setdefault(line["epoch"], []).append(line["validation_error"])
+    if not by_epoch:
+        return ""
+    errors = [mean(by_epoch[epoch]) for epoch in sorted(by_epoch)]
+    rows, error = f"{estimator.training_.validation:,} validation rows", errors[-1]
+    if estimator.recipe_.early_stopping:
+        rows, error = f"the {rows} that ended its training, so rather too low", min(errors)
+    if estimator.task == "classification":
+        return f"{error:.1f} % on {rows}"
+    return f"{error * estimator.target_deviation_:.4g} on {rows}"
 
 
 def _some(rows: Array, most: int) -> Array:

@@ -12,7 +12,7 @@ from tikas.estimators.base import LadderEstimator
 from tikas.model.specs import RungSpec, rung_text
 from tikas.report import plots
 from tikas.report.denoising import DenoisingFunction, denoising_functions, reconstructed
-from tikas.report.evaluation import Evaluation, ReportRows, evaluate
+from tikas.report.evaluation import Evaluation, ReportRows, evaluate, validation_text
 from tikas.report.page import Facts, Listing, Page, Picture, Pictures, Section, Table, Text, draw, draw_figure, image
 from tikas.training.summary import MeasuredError
 
@@ -88,6 +88,8 @@ def _verdict(estimator: LadderEstimator, evaluation: Evaluation | None, error: M
     training, classification = estimator.training_, estimator.task == "classification"
     if error is None:
         first = "How good this model is has not been measured: there are no labeled rows that it did not learn from."
+        if measured := validation_text(estimator):
+            first = f"How good this model is has only been measured in training: an error of {measured}."
     elif classification:
         wrong = round(error.value * error.rows / 100)
         first = f"Wrong on {wrong:,} of {error.rows:,} {error.source}: an error of {error.text()}."
@@ -365,9 +367,8 @@ def _learning(estimator: LadderEstimator) -> Section:
     ends = ", ".join(f"{title} from {one} to {other}" for title, one, other in lines)
     alt = f"Learning curves over {estimator.n_iter_} epochs, on a logarithmic scale: {ends}."
     caption = "Costs of each epoch; a denoising cost counts with the factor in brackets."
-    errors = [line for line in estimator.history_ if line.get("validation_error") is not None]
-    if errors:
-        caption += f" The last validation error is {errors[-1]['validation_error']:.4g}."
+    if measured := validation_text(estimator):
+        caption += f" The validation error is {measured}."
     picture = draw(lambda ax: plots.draw_history(ax, estimator), alt, caption, (4.8, 4.4))
     table = Table("Costs of the first and the last epoch", ["cost", "first", "last"], lines)
     return Section("How it learned", [Pictures([picture]), table])

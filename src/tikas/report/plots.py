@@ -87,7 +87,7 @@ def draw_history(ax: Axes, estimator: LadderEstimator) -> None:
     errors = _curves(estimator.history_, "validation_error")
     if errors:
         right = ax.twinx()
-        unit = "validation error, %" if estimator.task == "classification" else "validation error"
+        unit = "validation error, %" if estimator.task == "classification" else "validation error, standardized"
         right.plot(*_mean_curve(errors), color=_ink(), linestyle="--", marker=".", label=unit)
         right.set_ylabel(unit)
         right.set_ylim(bottom=0)

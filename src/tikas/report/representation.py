@@ -6,6 +6,7 @@ from math import log10
 from typing import Any
 
 from tikas.estimators.base import LadderEstimator
+from tikas.report.evaluation import validation_text
 from tikas.report.page import template
 from tikas.training.summary import TrainingSummary
 
@@ -24,14 +25,10 @@ def html_of_fit(estimator: LadderEstimator) -> str:
     True
     """
     training: TrainingSummary = estimator.training_
-    costs = _mean_by_epoch(estimator.history_, "total")
-    errors = _mean_by_epoch(estimator.history_, "validation_error")
-    unit = " %" if estimator.task == "classification" else ""
-    error = None
+    costs = _mean_costs(estimator.history_)
+    error = validation_text(estimator)
     if training.error is not None:
         error = f"{training.error.text()} on {training.error.rows:,} {training.error.source}"
-    elif errors:
-        error = f"{errors[-1]:.4g}{unit} on {training.validation:,} validation rows"
     curve = f"total cost, from {costs[0]:.4g} to {costs[-1]:.4g} over {len(costs)} epochs" if costs else ""
     return template(
         "estimator.html",
@@ -44,12 +41,11 @@ def html_of_fit(estimator: LadderEstimator) -> str:
     )
 
 
-def _mean_by_epoch(history: list[dict[str, Any]], name: str) -> list[float]:
-    """Return the mean of a quantity over the members, for each epoch in which one has it."""
+def _mean_costs(history: list[dict[str, Any]]) -> list[float]:
+    """Return the mean of the total cost over the members, for each epoch."""
     values: dict[int, list[float]] = {}
     for line in history:
-        if line.get(name) is not None:
-            values.setdefault(line["epoch"], []).append(line[name])
+        values.setdefault(line["epoch"], []).append(line["total"])
     return [sum(each) / len(each) for _, each in sorted(values.items())]
 
 
