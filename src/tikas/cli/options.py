@@ -18,6 +18,9 @@ DataDir = Annotated[
 ]
 Device = Annotated[str | None, typer.Option(metavar="cpu|cuda", help="Default: a GPU if there is one.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bar.")]
+Report = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="HTML page to write, with tables and pictures of the result.")
+]
 
 
 def print_error(message: object) -> None:
