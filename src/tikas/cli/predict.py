@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -139,15 +139,29 @@ def _predict_table(
     model: Model, path: Path, target: str | None, ignore: list[str], id_columns: list[str] | None, probabilities: bool
 ) -> Iterator[Part]:
     """Yield the rows of a table with their predictions, part by part, and the labels if a target is named."""
-    from tikas.data.tables import feature_table, labels_of, number_table, read_chunks, require_columns, values_of
     from tikas.io import predict_columns
 
+    for chunk, rows, labels in read_parts(model, path, target, ignore, id_columns or []):
+        kept = chunk if id_columns is None else chunk[id_columns]
+        predicted = predict_columns(model, rows, probabilities=probabilities)
+        taken = [name for name in predicted if name in kept]
+        if taken:
+            raise ValueError(f"{path} has a column {taken[0]!r} already. Name the columns to keep: --id COLUMN.")
+        yield kept.assign(**predicted), labels
+
+
+def read_parts(
+    model: Model, path: Path, target: str | None, ignore: Sequence[str], id_columns: Sequence[str] = ()
+) -> Iterator[tuple[pd.DataFrame, Any, NDArray[Any] | None]]:
+    """Yield a table part by part: its cells, the rows as the model takes them, and the labels if a target is named."""
+    from tikas.data.tables import feature_table, labels_of, number_table, read_chunks, require_columns, values_of
+
     names = [str(name) for name in getattr(model, "feature_names_in_", ())]
-    wanted = [*(names or ignore), *([target] if target else []), *(id_columns or [])]
+    of_target = [target] if target else []
     first_row = 1
-    for chunk in read_chunks(path, names, wanted):
-        require_columns(path, chunk, target=[target] if target else [], id=id_columns or [], ignore=ignore)
-        left_out = {*ignore, *(id_columns or []), *([target] if target else [])}
+    for chunk in read_chunks(path, names, [*(names or ignore), *of_target, *id_columns]):
+        require_columns(path, chunk, target=of_target, id=id_columns, ignore=ignore)
+        left_out = {*ignore, *id_columns, *of_target}
         if model.encoder_ is not None:
             rows: Any = feature_table(path, chunk, model.encoder_.columns, named=bool(names))
         else:
@@ -159,13 +173,8 @@ def _predict_table(
             decimal = chunk.attrs.get("decimal", ".")
             regression = model.task == "regression"
             labels = values_of(path, chunk[target], decimal) if regression else labels_of(chunk[target], model.classes_)
-        kept = chunk if id_columns is None else chunk[id_columns]
-        predicted = predict_columns(model, rows, probabilities=probabilities)
-        taken = [name for name in predicted if name in kept]
-        if taken:
-            raise ValueError(f"{path} has a column {taken[0]!r} already. Name the columns to keep: --id COLUMN.")
         first_row += len(chunk)
-        yield kept.assign(**predicted), labels
+        yield chunk, rows, labels
 
 
 class _Writer:

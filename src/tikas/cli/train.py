@@ -23,6 +23,7 @@ from tikas.cli.options import (
     DataDir,
     Device,
     Quiet,
+    Report,
     check_output,
     check_table_options,
     print_error,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from tikas.data.tables import Table, UnclearLabelsError
     from tikas.estimators import LadderClassifier, LadderRegressor
     from tikas.estimators.comparison import Comparison
+    from tikas.training.summary import MeasuredError
 
 LADDER, BASELINE = "ladder", "same network, no denoising costs"
 
@@ -70,6 +72,7 @@ class ErrorColumn(NamedTuple):
 
 
 def train(
+    context: typer.Context,
     data: Annotated[
         str, typer.Option(help="digits, mnist, fashion-mnist, cifar10, or the path of a table or a folder of images.")
     ] = "digits",
@@ -143,6 +146,16 @@ def train(
     precision: Annotated[
         Precision | None, typer.Option(help="fast: bf16 or TF32 products where they are faster; exact: float32.")
     ] = None,
+    early_stopping: Annotated[
+        bool,
+        typer.Option("--early-stopping", help="Stop when the error on the --validation rows stays; keep the best."),
+    ] = False,
+    n_iter_no_change: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Epochs without change that stop with --early-stopping.")
+    ] = None,
+    tol: Annotated[
+        float | None, typer.Option(metavar="X", min=0, help="Decrease of the error that counts as a change.")
+    ] = None,
     seed: Annotated[
         int, typer.Option(metavar="N", min=0, help="Determines labels, initial weights, order and noise.")
     ] = 0,
@@ -154,6 +167,7 @@ def train(
         Path | None,
         typer.Option("--output", "-o", metavar="FILE", help="Model file. Default: models/NAME.safetensors."),
     ] = None,
+    report: Report = None,
     baseline: Annotated[bool, typer.Option(help="Also train the same network without denoising costs.")] = True,
     folds: Annotated[
         int,
@@ -196,6 +210,7 @@ def train(
     tikas train --data my.csv --target kind
     tikas train --data my.csv --target price --task regression --ignore id name
     tikas train --data my-photos --network "conv 32 5 full" "max 2" "conv 64 3" global top
+    tikas train --data my.csv --target kind --report my.html
     """
     given: dict[str, Any] = {
         "labels": labels,
@@ -212,7 +227,11 @@ def train(
         "labeled_batch_size": labeled_batch_size,
         "calibration": calibration,
         "precision": precision,
+        "early_stopping": early_stopping or None,
+        "n_iter_no_change": n_iter_no_change,
+        "tol": tol,
     }
+    from tikas.report.evaluation import evaluate, rows_of_training
     from tikas.training.checkpoint import UNFINISHED, Checkpointer
 
     of_table = {"ignore": ignore, "categorical": categorical, "numeric": numeric, "unlabeled": unlabeled}
@@ -221,6 +240,8 @@ def train(
     settings |= _columns_settings(train_rows, settings.get("preprocess"))
     labels = str(settings.pop("labels"))
     output = output or _free_path(Path("models", f"{_file_name(Path(data).resolve().stem)}.safetensors"))
+    if report is not None:
+        check_output(report, inputs=[Path(data)], option="--report")
     check_output(output, inputs=[Path(data)])
 
     splits = _splits(train_rows, _parse_labels(labels), validation, range(seed, seed + members))
@@ -258,8 +279,18 @@ def train(
     # Interruptions are reported below, and the summary of a table tells of its cells.
     warnings.filterwarnings("ignore", message="Training was interrupted|Cells that count as gaps")
     X, y = _features(train_rows), _labels(train_rows)
+    report_rows = rows_of_training(train_rows, test_rows, splits, early_stopping=early_stopping)
+    of_command: dict[str, Any] = {
+        "command": str(context.obj),
+        "data": data,
+        "digest": _digest(data),
+        "target": target or "",
+        "labels": _parse_labels(labels) or 0,
+        "read": str(getattr(train_rows, "summary", "")),
+    }
     exit_code = 0
     lines: list[list[str]] = []
+    compared: dict[str, MeasuredError] = {}
     comparison: Comparison | None = None
     try:
         for name, estimator in estimators.items():
@@ -268,16 +299,24 @@ def train(
             seconds = f"{time.perf_counter() - started:.1f}"
             if checkpointers[name].resumed_after:
                 seconds = "resumed"
+            error = evaluate(estimator, report_rows).error
             if estimator is ladder:
+                ladder.training_ = replace(ladder.training_, **of_command, error=error)
                 path = output.with_stem(f"{output.stem}-interrupted") if ladder.interrupted_ else output
                 print(f"model saved to {ladder.save(path)}")
             errors = [_mean_and_deviation(_errors(estimator, column, seed), task) for column in columns]
             lines.append([name, *errors, seconds])
+            if estimator is not ladder and error is not None:
+                compared[name] = error
             if estimator.interrupted_:
                 raise KeyboardInterrupt
         if not columns and folds:
             name = "cross-validation"
             comparison = _cross_validate(to_compare, X, y, folds, seed)
+            if comparison is not None:
+                ladder.training_ = replace(ladder.training_, error=_measured(comparison, 0))
+                ladder.save(path)
+                compared = {name: _measured(comparison, place) for place, name in enumerate(to_compare) if place}
     except KeyboardInterrupt:
         exit_code = INTERRUPTED
         print_error(f"{name}: interrupted. The same command continues, and with --restart it begins again.")
@@ -301,6 +340,11 @@ def train(
             titles, lines = _comparison_table(comparison)
             counts += f", {comparison.folds} folds of {comparison.n_labels} labels"
         _print_table(f"{data}: {counts}; {hidden}, {ladder.n_iter_} epochs", titles, lines)
+    if report is not None and lines and exit_code != INTERRUPTED:
+        from tikas.report.model import model_page
+        from tikas.report.page import write
+
+        print(f"report written to {write(report, model_page(ladder, output.stem, report_rows, compared=compared))}")
     if comparison is not None:
         print(comparison.verdict, end="\n" * bool(comparison.verdict))
     elif not columns and exit_code != INTERRUPTED:
@@ -321,6 +365,13 @@ def _read(
         return rows, _select(rows, slice(0))
     check_table_options(data, target=target, task=task == "regression", **options)
     return read_folder(data) if kind == "folder" else load_dataset(data, data_dir)
+
+
+def _digest(data: str) -> str:
+    """Return a digest of the file or folder; empty for a data set, whose name says enough."""
+    from tikas.data.datasets import content_digest, kind_of
+
+    return "" if kind_of(data) == "data set" else content_digest(data)
 
 
 def _read_table(data: str, target: str | None, task: Task, options: Mapping[str, list[str] | None]) -> Dataset | Table:
@@ -443,6 +494,16 @@ def _cross_validate(
     from tikas.estimators.comparison import cross_validate
 
     return cross_validate(estimators, X, y, folds=folds, seed=seed)
+
+
+def _measured(comparison: Comparison, method: int) -> MeasuredError:
+    """Return the error of one of the compared methods, for the model file and the report."""
+    from tikas.training.summary import MeasuredError
+
+    line = comparison.table.iloc[method]
+    percent = comparison.task == "classification"
+    source = f"labels, by {comparison.folds}-fold cross-validation"
+    return MeasuredError(source, comparison.n_labels, line["error"], line["low"], line["high"], percent)
 
 
 def _comparison_table(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
