@@ -344,6 +344,7 @@ def train(
         titles = [column.title for column in columns]
         if comparison is not None:
             titles, lines = _comparison_table(comparison)
+            counts += f", {comparison.folds} folds of {comparison.n_labels} labels"
         _print_table(f"{data}: {counts}; {hidden}, {ladder.n_iter_} epochs", titles, lines)
     if report is not None and lines and exit_code != INTERRUPTED:
         from tikas.report.model import model_page
@@ -526,11 +527,13 @@ def _measured(comparison: Comparison, method: int) -> MeasuredError:
 
 def _comparison_table(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
     """Return the titles and lines of the printed table."""
-    from tikas.estimators.comparison import describe
-
-    title, *errors = describe(comparison)
-    methods = zip(comparison.methods, errors, strict=True)
-    return [title], [[method.name, error, f"{method.seconds:.1f}"] for method, error in methods]
+    regression = comparison.task == "regression"
+    form, unit = (".4g", "") if regression else (".1f", " %")
+    lines = [
+        [name, f"{error:{form}}{unit}", f"{low:{form}} to {high:{form}}{unit}", f"{seconds:.1f}"]
+        for name, error, low, high, seconds in comparison.table.itertuples(index=False)
+    ]
+    return [f"cross-validated {'RMSE' if regression else 'error'}", "95 % interval"], lines
 
 
 def _features(rows: Dataset | Table) -> NDArray[Any] | pd.DataFrame:
