@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from tikas import distributed
     from tikas.estimators.classifier import LadderClassifier
     from tikas.estimators.regressor import LadderRegressor
     from tikas.io import load
@@ -27,6 +28,7 @@ __all__ = [
     "MaxPool",
     "MeanPool",
     "__version__",
+    "distributed",
     "gamma",
     "load",
 ]
@@ -47,10 +49,12 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "distributed":
+        return import_module("tikas.distributed")
     if name not in _MODULES:
         raise AttributeError(f"module 'tikas' has no attribute {name!r}")
     return getattr(import_module(_MODULES[name]), name)
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_MODULES])
+    return sorted({*globals(), *__all__})
