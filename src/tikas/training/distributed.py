@@ -22,15 +22,17 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cache
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from math import inf
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
-from torch import Tensor, distributed
+from torch import Tensor, distributed, nn
+from torch.distributed import PrefixStore, Store, TCPStore, rendezvous  # type: ignore[attr-defined]
 
 from tikas.data.batches import Batches
 from tikas.distributed import synchronize
 from tikas.model.ladder import Costs, Model
-from tikas.training.checkpoint import Snapshot, differences
+from tikas.training.checkpoint import Checkpointer, Snapshot, differences
 from tikas.training.engines import EagerEngine
 from tikas.training.environment import deferred_signals
 
@@ -89,7 +91,7 @@ class World:
     rank: int = 0
     size: int = 1
     is_first: bool = True
-    device: torch.device = torch.device("cpu")
+    device: str | torch.device = "cpu"
     watch: Watch | None = None
 
     @property
@@ -123,6 +125,8 @@ class World:
 
     def first_snapshots(self, snapshots: Sequence[Snapshot] | None) -> list[Snapshot] | None:
         """Return the snapshots that process 0 has, or None."""
+        if self.size == 1:
+            return None if snapshots is None else list(snapshots)
         found = []
         for number in range(self.first(-1 if snapshots is None else len(snapshots))):
             message = b""
@@ -142,13 +146,14 @@ class World:
 
     def require_equal(self, identities: Sequence[Mapping[str, Any]]) -> None:
         """Raise ValueError if process 0 trains other members, or on other data, than this one."""
-        for own, other in zip(identities, self.first(list(identities)), strict=True):
-            found = differences(other, own)
+        first = self.first(list(identities))
+        for own, other in zip(identities, first, strict=False):
+            found = differences({"members": len(first), **other}, {"members": len(identities), **own})
             if found:
                 changes = "; ".join(found).replace(" then, ", " in process 0, ").replace(" now", " in this one")
                 raise ValueError(
-                    f"The processes differ in {changes}. Give all of them the same settings and all rows: tikas spreads "
-                    "the rows, or the members, itself. To train alone, start the process without the variables "
+                    f"The processes differ in {changes}. Give all of them the same settings and all rows: tikas "
+                    "spreads the rows, or the members, itself. To train alone, start the process without the variables "
                     f"{' and '.join(VARIABLES[:2])}, and without torch.distributed."
                 )
 
@@ -180,7 +185,7 @@ class Watch:
 
     A thread sends a sign of life every second to a store in process 0, which tells all of a process that was silent for
     too long. If the main thread does not leave the training then, because it waits for the dead process in a collective
-    operation that nothing can interrupt, the thread ends this process. A training that ends with an error in one process
+    operation that nothing can interrupt, the thread ends this process. An error that ends the training in one process
     is told to the others in the same way.
 
     Parameters
@@ -190,7 +195,7 @@ class Watch:
         Hosted by process 0, and used by nothing else.
     """
 
-    def __init__(self, rank: int, size: int, store: distributed.TCPStore) -> None:
+    def __init__(self, rank: int, size: int, store: TCPStore) -> None:
         self.rank, self.size, self.store = rank, size, store
         self.reason = ""
         """Why this training cannot go on; empty while it can."""
@@ -229,29 +234,29 @@ class Watch:
 
     def close(self) -> None:
         """Tell the others that this process has finished. Process 0, which hosts the store, waits for them."""
+        self._closed.set()
+        self._thread.join()
         with suppress(RuntimeError):
             self.store.set(f"beat/{self.rank}", "left")
             deadline = time.monotonic() + GRACE
             while self.rank == 0 and not self._all_left() and time.monotonic() < deadline:
                 time.sleep(MAX_PAUSE)
-        self._closed.set()
-        self._thread.join()
 
     def arrive(self, place: str) -> None:
         """Wait until all processes are at this place of this training, however long one of them takes."""
         self._arrive(f"training/{self._number}/{place}")
 
     def _arrive(self, place: str) -> None:
-        arrived, started, pause = self.store.add(place, 1), time.monotonic(), 0.001
+        arrived, pause, complain_at = self.store.add(place, 1), 0.001, time.monotonic() + PATIENCE
         self.store.set(f"{place}/{self.rank}", "")
         while arrived < self.size:
             self.check()
             time.sleep(pause)
             pause = min(2 * pause, MAX_PAUSE)
-            if started is not None and time.monotonic() - started > PATIENCE:
+            if time.monotonic() > complain_at:
                 missing = [rank for rank in range(self.size) if not self.store.check([f"{place}/{rank}"])]
                 print(f"tikas: process {self.rank} waits for {missing} to call fit too.", file=sys.stderr, flush=True)
-                started = None
+                complain_at = inf
             arrived = self.store.add(place, 0)
 
     def _run(self) -> None:
@@ -276,9 +281,7 @@ class Watch:
     def _look_for_silence(self) -> None:
         """In process 0: tell all of a process that was silent for too long."""
         now, beats = time.monotonic(), self.store.multi_get([f"beat/{rank}" for rank in range(self.size)])
-        self._seen = [
-            seen if beat == seen[0] else (beat, now) for beat, seen in zip(beats, self._seen, strict=True)
-        ]
+        self._seen = [seen if beat == seen[0] else (beat, now) for beat, seen in zip(beats, self._seen, strict=True)]
         limit = SILENCE_AFTER_ERROR if self.store.check(["trouble"]) else SILENCE
         since, rank = min((since, rank) for rank, (beat, since) in enumerate(self._seen) if beat != b"left")
         if now - since > limit:
@@ -358,7 +361,7 @@ def join(device: torch.device) -> Iterator[World]:
             _init_process_group(device)
         rank, size = distributed.get_rank(), distributed.get_world_size()
         by_gpu = distributed.get_backend() == distributed.Backend.NCCL
-        world = World(rank, size, rank == 0, device if by_gpu else torch.device("cpu"))
+        world = World(rank, size, rank == 0, device if by_gpu else "cpu")
         watch = Watch(rank, size, _watch_store(world))
         stack.callback(watch.close)
         if not initialized:  # before the watch closes: it is how processes that wait for this one learn of an error
@@ -379,28 +382,28 @@ def _init_process_group(device: torch.device) -> None:
     """Initialize torch's process group from the variables of torchrun."""
     store, rank, size = _rendezvous()
     # A store keeps the addresses of earlier groups, so each group has a prefix of its own.
-    store = distributed.PrefixStore(f"tikas/{next(_group_numbers)}", store)
+    store = PrefixStore(f"tikas/{next(_group_numbers)}", store)
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     distributed.init_process_group(backend, store=store, rank=rank, world_size=size)
 
 
 @cache
-def _rendezvous() -> tuple[distributed.Store, int, int]:
+def _rendezvous() -> tuple[Store, int, int]:
     """Return the store that torchrun provides, the number of this process and the number of processes."""
-    found: tuple[distributed.Store, int, int] = next(distributed.rendezvous("env://"))
+    found: tuple[Store, int, int] = next(rendezvous("env://"))
     return found
 
 
-def _watch_store(world: World) -> distributed.TCPStore:
+def _watch_store(world: World) -> TCPStore:
     """Return a store for `Watch`, hosted by process 0 on a free port."""
     timeout = timedelta(seconds=SILENCE)
     if world.is_first:
         host = os.environ.get("MASTER_ADDR") or socket.gethostname()
-        store = distributed.TCPStore(host, 0, world.size, True, timeout, wait_for_workers=False)
+        store = TCPStore(host, 0, world.size, True, timeout, wait_for_workers=False)
         world.first([host, store.port])
         return store
     host, port = world.first(None)
-    return distributed.TCPStore(host, port, world.size, False, timeout)
+    return TCPStore(host, port, world.size, False, timeout)
 
 
 # Messages: tensors with a JSON header, as bytes
@@ -435,7 +438,8 @@ class DistributedEngine(EagerEngine):
     """
 
     def __init__(self, models: Sequence[Model], batches: Batches) -> None:
-        super().__init__([synchronize(model) for model in models], batches)
+        super().__init__(models, batches)
+        synchronize(cast(nn.Module, self.model))
         self._parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         with torch.no_grad():
             for tensor in self.model.state_dict().values():  # user modules may differ: process 0's count
@@ -444,9 +448,7 @@ class DistributedEngine(EagerEngine):
     def backward(self, costs: Costs) -> None:
         """Compute the gradients, and average them in one all-reduce."""
         super().backward(costs)
-        gradients = [
-            torch.zeros_like(each) if each.grad is None else each.grad for each in self._parameters
-        ]
+        gradients = [torch.zeros_like(each) if each.grad is None else each.grad for each in self._parameters]
         joined = torch.cat([gradient.flatten() for gradient in gradients])
         distributed.all_reduce(joined)
         parts = joined.div_(self.batches.share[1]).split([gradient.numel() for gradient in gradients])
@@ -457,16 +459,19 @@ class DistributedEngine(EagerEngine):
 # Members that are spread over processes
 
 
-def gather_members(world: World, result: TrainingResult, build: Callable[[int], Model], resumed_after: Any) -> None:
-    """Add to the result of this process, and to `resumed_after`, what the others have trained; `build` builds a member.
+def gather_members(
+    world: World, result: TrainingResult, build: Callable[[int], Model], checkpointer: Checkpointer | None
+) -> None:
+    """Add to the result of this process what the others have trained; `build` builds a member.
 
     Processes that have finished their members wait for the others, also after a first Ctrl-C or SIGTERM.
     """
     assert world.watch is not None
+    resumed_after = {} if checkpointer is None else checkpointer.resumed_after
     with deferred_signals(enabled=True) as signals:
         world.watch.arrive("end")
         result.interrupted = result.interrupted or bool(signals)
-        tensors = {}
+        tensors: dict[str, Tensor] = {}
         for index, model in zip(result.indices, result.members, strict=True):
             state = model.state_dict().items()
             tensors |= {f"{index} {name}": tensor for name, tensor in state if isinstance(tensor, Tensor)}
