@@ -448,12 +448,15 @@ class DistributedEngine(EagerEngine):
     def backward(self, costs: Costs) -> None:
         """Compute the gradients, and average them in one all-reduce."""
         super().backward(costs)
-        gradients = [torch.zeros_like(each) if each.grad is None else each.grad for each in self._parameters]
+        for parameter in self._parameters:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        gradients = [cast(Tensor, parameter.grad) for parameter in self._parameters]
         joined = torch.cat([gradient.flatten() for gradient in gradients])
         distributed.all_reduce(joined)
         parts = joined.div_(self.batches.share[1]).split([gradient.numel() for gradient in gradients])
-        for parameter, gradient, part in zip(self._parameters, gradients, parts, strict=True):
-            parameter.grad = part.view_as(gradient)
+        for gradient, part in zip(gradients, parts, strict=True):
+            gradient.copy_(part.view_as(gradient))  # in place: Adam needs gradients in the layout of their parameters
 
 
 # Members that are spread over processes

@@ -40,7 +40,7 @@ def pick_device(device: str | torch.device | None = None) -> torch.device:
         If this machine has no such device.
     """
     if device is None:
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+        return _gpu_of_process() if torch.cuda.is_available() else torch.device("cpu")
     try:
         found = torch.device(device)
         if found == torch.device("cuda"):
@@ -54,12 +54,14 @@ def pick_device(device: str | torch.device | None = None) -> torch.device:
 
 
 def _gpu_of_process() -> torch.device:
-    """Return the GPU of this process: the one in use, or the one whose number torchrun gave."""
-    number = int(os.environ.get("LOCAL_RANK", "0"))
+    """Return the GPU of this process: the one in use, or in a process of torchrun the one with the process's number."""
     if distributed.is_available() and distributed.is_initialized():
         return torch.device("cuda", torch.cuda.current_device())
+    number = os.environ.get("LOCAL_RANK", "")
     # A launcher may show each process its own GPU alone.
-    return torch.device("cuda", number) if number < torch.cuda.device_count() else torch.device("cuda")
+    if number.isdecimal() and int(number) < torch.cuda.device_count():
+        return torch.device("cuda", int(number))
+    return torch.device("cuda")
 
 
 @contextmanager
