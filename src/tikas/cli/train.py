@@ -65,6 +65,7 @@ class ErrorColumn(NamedTuple):
 
 
 def train(
+    context: typer.Context,
     data: Annotated[
         str, typer.Option(help="digits, mnist, fashion-mnist, cifar10, or the path of a table or a folder of images.")
     ] = "digits",
@@ -147,7 +148,7 @@ def train(
     network without denoising costs. `tikas predict` reads the saved file.
 
     If the training is stopped, the same command continues from the snapshots in the folder OUTPUT.unfinished, and the
-    result is the same.
+    result is the same. Processes of torchrun share the rows, or with --members the members, and learn the same as one.
 
     \b
     Defaults           labels  network                    noise  epochs
@@ -183,11 +184,15 @@ def train(
         "precision": precision,
     }
     from tikas.training.checkpoint import UNFINISHED, Checkpointer
+    from tikas.training.distributed import join
+    from tikas.training.environment import pick_device
 
     train_rows, test_rows = _read(data, data_dir, target, ignore or [], task)
     settings = _settings(data, {name: value for name, value in given.items() if value is not None})
     labels = str(settings.pop("labels"))
+    world = context.with_resource(join(pick_device(device)))
     output = output or _free_path(Path("models", f"{Path(data).resolve().stem}.safetensors"))
+    output = Path(world.first(str(output)))
     check_output(output, inputs=[Path(data)])
 
     splits = _splits(train_rows, _parse_labels(labels), validation, range(seed, seed + members))
@@ -204,7 +209,9 @@ def train(
         )
         for name, file in ((LADDER, "ladder"), (BASELINE, "baseline"))
     }
-    if restart:
+    if not world.is_first:
+        pass
+    elif restart:
         checkpointers[LADDER].clear()
     elif _has_snapshots(output):
         print(f"continuing from {checkpointers[LADDER].folder}; --restart begins again")
@@ -217,7 +224,7 @@ def train(
     # Interruptions are reported below.
     warnings.filterwarnings("ignore", message="Training was interrupted")
     X, y = _features(train_rows), _labels(train_rows)
-    exit_code = 0
+    exit_code, problem = 0, ""
     lines: list[list[str]] = []
     try:
         for name, estimator in estimators.items():
@@ -226,19 +233,23 @@ def train(
             seconds = f"{time.perf_counter() - started:.1f}"
             if checkpointers[name].resumed_after:
                 seconds = "resumed"
-            if estimator is ladder:
+            if estimator is ladder and world.is_first:
                 path = output.with_stem(f"{output.stem}-interrupted") if ladder.interrupted_ else output
                 print(f"model saved to {ladder.save(path)}")
-            errors = [_mean_and_deviation(_errors(estimator, column, seed), task) for column in columns]
-            lines.append([name, *errors, seconds])
+            if world.is_first:
+                errors = [_mean_and_deviation(_errors(estimator, column, seed), task) for column in columns]
+                lines.append([name, *errors, seconds])
             if estimator.interrupted_:
                 raise KeyboardInterrupt
     except KeyboardInterrupt:
         exit_code = INTERRUPTED
-        print_error(f"{name}: interrupted. The same command continues, and with --restart it begins again.")
+        problem = "interrupted. The same command continues, and with --restart it begins again."
     except ArithmeticError as error:
-        exit_code = FAILURE
-        print_error(f"{name}: {error}")
+        exit_code, problem = FAILURE, str(error)
+    if not world.is_first:
+        raise typer.Exit(exit_code)
+    if exit_code:
+        print_error(f"{name}: {problem}")
     if exit_code != INTERRUPTED:
         for checkpointer in checkpointers.values():
             checkpointer.delete(range(members))

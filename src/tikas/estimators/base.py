@@ -226,6 +226,8 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
     def _set_result(self, result: TrainingResult, recipe: Recipe, seeds: list[int]) -> None:
         """Set the fitted attributes, and warn about members that diverged and about an interruption."""
         earlier, earlier_history = self._start()
+        for index, seed in zip(result.indices, result.seeds, strict=True):
+            seeds[index] = seed  # that of process 0, if each of several processes has drawn its own
         if earlier is not None and result.failed:
             raise TrainingDivergedError(result.failed)
         if result.failed:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tikas.training.environment import is_first_process
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -28,9 +30,10 @@ def progress_bar(
 ) -> Iterator[Callable[[Progress], None] | None]:
     """Draw a progress bar while the context lasts; yields the callback to give to `Trainer`, None if `shown` is false.
 
-    It is drawn on standard error, unless a console is given. Without a terminal, only messages are printed.
+    It is drawn on standard error, unless a console is given. Without a terminal, only messages are printed. Of several
+    processes, the first draws it.
     """
-    if not shown:
+    if not (shown and is_first_process()):
         yield None
         return
     from rich.console import Console as RichConsole

@@ -34,13 +34,10 @@ from tikas.distributed import synchronize
 from tikas.model.ladder import Costs, Model
 from tikas.training.checkpoint import Checkpointer, Snapshot, differences
 from tikas.training.engines import EagerEngine
-from tikas.training.environment import deferred_signals
+from tikas.training.environment import deferred_signals, started_by_torchrun
 
 if TYPE_CHECKING:
     from tikas.training.trainer import TrainingResult
-
-VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-"""Environment variables in which torchrun tells a process its number and how to reach the others."""
 
 BEAT = 1.0
 """Seconds between two signs of life of a process."""
@@ -154,7 +151,7 @@ class World:
                 raise ValueError(
                     f"The processes differ in {changes}. Give all of them the same settings and all rows: tikas "
                     "spreads the rows, or the members, itself. To train alone, start the process without the variables "
-                    f"{' and '.join(VARIABLES[:2])}, and without torch.distributed."
+                    f"RANK and WORLD_SIZE, and without torch.distributed."
                 )
 
     def gather(self, message: bytes) -> list[bytes]:
@@ -328,17 +325,6 @@ def is_connection_error(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(word in str(error) for word in ("gloo", "Connection closed"))
 
 
-def is_first_process() -> bool:
-    """Return whether this is process 0, or the only one: it alone prints and writes files that all would write."""
-    if distributed.is_available() and distributed.is_initialized():
-        return distributed.get_rank() == 0
-    return int(os.environ.get("RANK", "0")) == 0 or not _started_by_torchrun()
-
-
-def _started_by_torchrun() -> bool:
-    return all(os.environ.get(name, "").strip() for name in VARIABLES) and int(os.environ["WORLD_SIZE"]) > 1
-
-
 _joined: list[World] = []
 """The world that this process has joined, at most one: like torch's own process group, it belongs to the process."""
 
@@ -353,11 +339,13 @@ def join(device: torch.device) -> Iterator[World]:
         yield _joined[0]
         return
     initialized = distributed.is_available() and distributed.is_initialized()
-    if not (initialized or _started_by_torchrun()) or (initialized and distributed.get_world_size() == 1):
+    if not (initialized or started_by_torchrun()) or (initialized and distributed.get_world_size() == 1):
         yield World()
         return
     with ExitStack() as stack:
         if not initialized:
+            if device.type == "cuda":
+                stack.enter_context(torch.cuda.device(device))
             _init_process_group(device)
         rank, size = distributed.get_rank(), distributed.get_world_size()
         by_gpu = distributed.get_backend() == distributed.Backend.NCCL

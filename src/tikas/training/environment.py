@@ -30,6 +30,21 @@ _TUNED_BY = (
 )
 """Environment variables that set these."""
 
+TORCHRUN_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+"""Environment variables in which torchrun tells a process its number, and how to reach the others."""
+
+
+def is_first_process() -> bool:
+    """Return whether this is process 0, or the only one: it alone prints, and writes what all have."""
+    if distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank() == 0
+    return not started_by_torchrun() or int(os.environ["RANK"]) == 0
+
+
+def started_by_torchrun() -> bool:
+    """Return whether this is one of several processes that torchrun, or another launcher in its way, has started."""
+    return all(os.environ.get(name) for name in TORCHRUN_VARIABLES) and int(os.environ["WORLD_SIZE"]) > 1
+
 
 def pick_device(device: str | torch.device | None = None) -> torch.device:
     """Return the given device; by default a GPU if there is one, else the CPU. Each process of torchrun has its GPU.
