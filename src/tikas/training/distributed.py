@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 
 BEAT = 1.0
 """Seconds between two signs of life of a process."""
-SILENCE, SILENCE_AFTER_ERROR = 30.0, 6.0
+SILENCE, SILENCE_AFTER_ERROR = 25.0, 6.0
 """Seconds without a sign of life after which a process counts as dead; fewer when another lost its connection."""
-GRACE = 15.0
+GRACE = 10.0
 """Seconds in which the main thread may leave the training after another process died; then the process is ended."""
 MAX_PAUSE = 0.1
 """Seconds between two looks whether all processes have arrived."""
@@ -181,9 +181,9 @@ class Watch:
     """Tells the other processes that this one lives, and finds out which of them does not.
 
     A thread sends a sign of life every second to a store in process 0, which tells all of a process that was silent for
-    too long. If the main thread does not leave the training then, because it waits for the dead process in a collective
-    operation that nothing can interrupt, the thread ends this process. An error that ends the training in one process
-    is told to the others in the same way.
+    too long. If the main thread does not leave the training then, because it waits for the dead process in an operation
+    that nothing can interrupt, a second thread ends this process. An error that ends the training in one process is
+    told to the others in the same way.
 
     Parameters
     ----------
@@ -197,26 +197,28 @@ class Watch:
         self.reason = ""
         """Why this training cannot go on; empty while it can."""
         self._training = False
-        self._number = 0
+        self._number = 0  # of trainings that have begun
         self._closed = threading.Event()
-        self._seen = [(b"", time.monotonic())] * size  # by process: its last sign of life, and when it was new
+        self._heard = time.monotonic()  # when the store answered for the last time
+        self._seen = [(b"", self._heard)] * size  # by process: its last sign of life, and when it was new
         store.set(f"name/{rank}", f"process {rank} of {size} (host {socket.gethostname()}, pid {os.getpid()})")
         store.set(f"beat/{rank}", "0")
-        self._arrive("start")
+        self._arrive("start", "join")
         self._names = [name.decode() for name in store.multi_get([f"name/{each}" for each in range(size)])]
-        self._thread = threading.Thread(target=self._run, name="tikas watch", daemon=True)
-        self._thread.start()
+        self._threads = [threading.Thread(target=each, daemon=True) for each in (self._talk, self._guard)]
+        for thread in self._threads:
+            thread.start()
 
     @contextmanager
     def training(self) -> Iterator[None]:
         """Train in the block: it begins when all processes are there, and an error in it is told to them."""
         self._number += 1
-        self._arrive(f"training/{self._number}")
         self._training = True
         try:
+            self._arrive(f"training/{self._number}", "call fit")
             yield
         except BaseException as error:
-            if is_connection_error(error):
+            if _is_connection_error(error):
                 raise LostProcessError(self._find_reason(error)) from error
             if not isinstance(error, LostProcessError):
                 self._tell(error)
@@ -229,21 +231,25 @@ class Watch:
         if self.reason:
             raise LostProcessError(self.reason)
 
+    def finish(self) -> None:
+        """Wait until all processes have trained their members."""
+        self._arrive(f"training/{self._number}/finished", "finish training")
+
     def close(self) -> None:
         """Tell the others that this process has finished. Process 0, which hosts the store, waits for them."""
         self._closed.set()
-        self._thread.join()
+        if self.reason and self.rank > 0:  # the store may not answer
+            return
+        for thread in self._threads:
+            thread.join()
         with suppress(RuntimeError):
             self.store.set(f"beat/{self.rank}", "left")
             deadline = time.monotonic() + GRACE
             while self.rank == 0 and not self._all_left() and time.monotonic() < deadline:
                 time.sleep(MAX_PAUSE)
 
-    def arrive(self, place: str) -> None:
-        """Wait until all processes are at this place of this training, however long one of them takes."""
-        self._arrive(f"training/{self._number}/{place}")
-
-    def _arrive(self, place: str) -> None:
+    def _arrive(self, place: str, what: str) -> None:
+        """Wait until all processes are at this place, however long; a message says what others still have to do."""
         arrived, pause, complain_at = self.store.add(place, 1), 0.001, time.monotonic() + PATIENCE
         self.store.set(f"{place}/{self.rank}", "")
         while arrived < self.size:
@@ -251,13 +257,14 @@ class Watch:
             time.sleep(pause)
             pause = min(2 * pause, MAX_PAUSE)
             if time.monotonic() > complain_at:
-                missing = [rank for rank in range(self.size) if not self.store.check([f"{place}/{rank}"])]
-                print(f"tikas: process {self.rank} waits for {missing} to call fit too.", file=sys.stderr, flush=True)
+                missing = [str(rank) for rank in range(self.size) if not self.store.check([f"{place}/{rank}"])]
+                print(f"tikas: process {self.rank} waits for process {', '.join(missing)} to {what}.", file=sys.stderr)
                 complain_at = inf
             arrived = self.store.add(place, 0)
 
-    def _run(self) -> None:
-        beats, stuck_since = 0, None
+    def _talk(self) -> None:
+        """Send signs of life, and ask the store why the training cannot go on."""
+        beats = 0
         while not self._closed.wait(BEAT):
             beats += 1
             try:
@@ -265,13 +272,23 @@ class Watch:
                 if self.rank == 0:
                     self._look_for_silence()
                 self.reason = self._told()
-            except RuntimeError:  # the store is gone
-                self.reason = self._cannot_continue(f"{self._names[0]} died")
+            except RuntimeError:
+                self.reason = self._store_is_gone()
+                return
+            self._heard = time.monotonic()
+
+    def _guard(self) -> None:
+        """End this process if its main thread cannot leave a training that cannot go on."""
+        stuck_since = None
+        while not self._closed.wait(BEAT):
+            now = time.monotonic()
+            if now - self._heard > SILENCE:
+                self.reason = self._store_is_gone()
             if not (self.reason and self._training):
                 stuck_since = None
             elif stuck_since is None:
-                stuck_since = time.monotonic()
-            elif time.monotonic() - stuck_since > GRACE:
+                stuck_since = now
+            elif now - stuck_since > GRACE:
                 print(f"tikas: {self.reason}", file=sys.stderr, flush=True)
                 os._exit(1)
 
@@ -292,6 +309,9 @@ class Watch:
                 return "" if told.startswith(f"{self._names[self.rank]} ") else self._cannot_continue(told)
         return ""
 
+    def _store_is_gone(self) -> str:
+        return self._cannot_continue(f"{self._names[0]} died")
+
     def _cannot_continue(self, event: str) -> str:
         return (
             f"{event}, and process {self.rank} cannot continue without it. With snapshots, the same command continues "
@@ -306,19 +326,24 @@ class Watch:
 
     def _find_reason(self, error: BaseException) -> str:
         """Wait until it is known which process is gone, after the connection to it was lost."""
-        with suppress(RuntimeError):
-            self.store.set("trouble", "")
-        deadline = time.monotonic() + 2 * SILENCE_AFTER_ERROR
+        self._wait_for_reason(2 * BEAT)  # if process 0 is gone, the store is gone too, and asking would fail
+        if not self.reason:
+            with suppress(RuntimeError):
+                self.store.set("trouble", "")
+            self._wait_for_reason(2 * SILENCE_AFTER_ERROR)
+        return self.reason or self._cannot_continue(f"The connection to another process was lost ({error})")
+
+    def _wait_for_reason(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
         while not self.reason and time.monotonic() < deadline:
             time.sleep(MAX_PAUSE)
-        return self.reason or self._cannot_continue(f"The connection to another process was lost ({error})")
 
     def _all_left(self) -> bool:
         beats = self.store.multi_get([f"beat/{rank}" for rank in range(self.size)])
         return self.store.check(["dead"]) or all(beat == b"left" for beat in beats)
 
 
-def is_connection_error(error: BaseException) -> bool:
+def _is_connection_error(error: BaseException) -> bool:
     """Return whether an operation of torch.distributed failed because another process is gone."""
     if isinstance(error, distributed.DistError):
         return True
@@ -460,7 +485,7 @@ def gather_members(
     assert world.watch is not None
     resumed_after = {} if checkpointer is None else checkpointer.resumed_after
     with deferred_signals(enabled=True) as signals:
-        world.watch.arrive("end")
+        world.watch.finish()
         result.interrupted = result.interrupted or bool(signals)
         tensors: dict[str, Tensor] = {}
         for index, model in zip(result.indices, result.members, strict=True):
