@@ -200,6 +200,7 @@ class Watch:
         self._number = 0  # of trainings that have begun
         self._closed = threading.Event()
         self._heard = time.monotonic()  # when the store answered for the last time
+        self._store_lost = False
         self._seen = [(b"", self._heard)] * size  # by process: its last sign of life, and when it was new
         store.set(f"name/{rank}", f"process {rank} of {size} (host {socket.gethostname()}, pid {os.getpid()})")
         store.set(f"beat/{rank}", "0")
@@ -238,7 +239,7 @@ class Watch:
     def close(self) -> None:
         """Tell the others that this process has finished. Process 0, which hosts the store, waits for them."""
         self._closed.set()
-        if self.reason and self.rank > 0:  # the store may not answer
+        if self._store_lost:
             return
         for thread in self._threads:
             thread.join()
@@ -273,7 +274,7 @@ class Watch:
                     self._look_for_silence()
                 self.reason = self._told()
             except RuntimeError:
-                self.reason = self._store_is_gone()
+                self._lose_store()
                 return
             self._heard = time.monotonic()
 
@@ -283,7 +284,7 @@ class Watch:
         while not self._closed.wait(BEAT):
             now = time.monotonic()
             if now - self._heard > SILENCE:
-                self.reason = self._store_is_gone()
+                self._lose_store()
             if not (self.reason and self._training):
                 stuck_since = None
             elif stuck_since is None:
@@ -309,8 +310,10 @@ class Watch:
                 return "" if told.startswith(f"{self._names[self.rank]} ") else self._cannot_continue(told)
         return ""
 
-    def _store_is_gone(self) -> str:
-        return self._cannot_continue(f"{self._names[0]} died")
+    def _lose_store(self) -> None:
+        """Conclude that process 0, which hosts the store, died."""
+        self._store_lost = True
+        self.reason = self._cannot_continue(f"{self._names[0]} died")
 
     def _cannot_continue(self, event: str) -> str:
         return (
@@ -394,8 +397,8 @@ def train_together(device: torch.device) -> Iterator[World]:
 def _init_process_group(device: torch.device) -> None:
     """Initialize torch's process group from the variables of torchrun."""
     store, rank, size = _rendezvous()
-    # A store keeps the addresses of earlier groups, so each group has a prefix of its own.
-    store = PrefixStore(f"tikas/{next(_group_numbers)}", store)
+    # A store keeps the addresses of earlier groups, also over restarts, so each group has a prefix of its own.
+    store = PrefixStore(f"tikas/{os.environ.get('TORCHELASTIC_RESTART_COUNT')}/{next(_group_numbers)}", store)
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     distributed.init_process_group(backend, store=store, rank=rank, world_size=size)
 
