@@ -8,7 +8,13 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
 PAGES += sorted((ROOT / "docs").glob("*.md"))
-EXAMPLES = re.findall(r"```python\n(.*?)```", (ROOT / "docs/usage.md").read_text(), flags=re.DOTALL)
+EXAMPLES = [
+    pytest.param(example, id=f"{page}-{number}")
+    for page in ("usage", "pytorch")
+    for number, example in enumerate(
+        re.findall(r"```python\n(.*?)```", (ROOT / f"docs/{page}.md").read_text(), flags=re.DOTALL), 1
+    )
+]
 MAX_README_WORDS = 900
 
 
@@ -16,9 +22,13 @@ def without_code(page: Path) -> str:
     return re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=range(1, 1 + len(EXAMPLES)))
+@pytest.mark.filterwarnings("ignore:::(lightning_fabric|accelerate)")
+@pytest.mark.parametrize("example", EXAMPLES)
 def test_an_example_runs(example: str) -> None:
-    exec(compile(example, "usage.md", "exec"), {})
+    for framework in ("lightning_fabric", "accelerate"):
+        if framework in example:
+            pytest.importorskip(framework)
+    exec(compile(example, "example", "exec"), {})
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -248,13 +248,13 @@ class Gamma(nn.Module):
         alone = joined_processes(self) is None  # other processes may have the rows that this one lacks
         check_tensor(unlabeled)
         if self._top.cost and alone:
-            check_two_rows(len(unlabeled), "unlabeled rows")
+            check_two_rows(unlabeled.shape[0], "unlabeled rows")
         if labeled is None:
             labeled = unlabeled[:0]
         check_tensor(labeled)
-        if len(labeled):
+        if labeled.shape[0]:
             if alone:
-                check_two_rows(len(labeled), "labeled rows")
+                check_two_rows(labeled.shape[0], "labeled rows")
             check_targets(targets, weights, labeled.shape[:1], self.task, self._top.shape)
         self.layer_noise.attach(self.network)
         return self.training_costs(unlabeled, labeled, targets, noise, weights)
@@ -271,20 +271,21 @@ class Gamma(nn.Module):
         top = self._top
         processes = joined_processes(self)
         supervised = top.mean.new_zeros(())
-        if len(labeled) or processes is not None:  # all processes have to run the same passes
-            corrupted = self._corrupt(labeled, _source(noise, slice(None, len(labeled))))
+        if labeled.shape[0] or processes is not None:  # all processes have to run the same passes
+            corrupted = self._corrupt(labeled, _source(noise, slice(None, labeled.shape[0])))
             output = top.activate(corrupted)
             supervised = supervised_cost(output, targets, weights, self.task)
         denoising = torch.zeros_like(supervised)
         if top.denoiser is not None:
-            corrupted = self._corrupt(unlabeled, _source(noise, slice(len(labeled), None)))
+            corrupted = self._corrupt(unlabeled, _source(noise, slice(labeled.shape[0], None)))
             (clean,), statistics = top.normalize([self._scores(unlabeled)], clean=True, processes=processes)
             above = normalize(top.activate(corrupted).softmax(-1), top.shape, processes)
             denoised = top.normalize_denoised(top.denoiser(corrupted, above), statistics)
             denoising = squared_distance(clean, denoised, top.shape)
         if processes is not None:
-            supervised, denoising = average_costs(processes, supervised, [denoising], output, weights, len(unlabeled))
-        return Costs(supervised + top.cost * denoising, supervised, denoising.unsqueeze(-1))
+            rows = unlabeled.shape[0]
+            supervised, denoising = average_costs(processes, supervised, [denoising], output, weights, rows)
+        return Costs(supervised + top.cost * denoising, supervised, torch.stack([denoising], -1))
 
     def _corrupt(self, rows: Tensor, source: NoiseSource) -> Tensor:
         """Return z̃ = N(f̃(x + n)) + n."""
@@ -308,7 +309,7 @@ class Gamma(nn.Module):
             scores = self.network(x.clone())  # the network may change its input in place
         if not isinstance(scores, Tensor):
             raise TypeError(f"The network returns {type(scores).__name__}; wrap it so that it returns class scores.")
-        expected = (len(x), *self._top.shape)
+        expected = (x.shape[0], *self._top.shape)
         if scores.shape != expected:
             raise ValueError(
                 f"The network returns scores of shape {tuple(scores.shape)}, but n_classes={expected[1]} needs "
@@ -405,7 +406,7 @@ class Gamma(nn.Module):
         check_tensor(x)
         if self.training:
             if joined_processes(self) is None:
-                check_two_rows(len(x))
+                check_two_rows(x.shape[0])
             latent = self._normalized_scores(x)
         elif is_exporting() or is_calibrated(self.calibrated):
             latent = self._top.normalize_calibrated(self._scores(x))
@@ -446,8 +447,8 @@ class Gamma(nn.Module):
         >>> bool(torch.allclose(model.train()(rows), model.eval()(rows), atol=1e-5))
         True
         """
-        if isinstance(x, Tensor) and self.processes is None:
-            check_two_rows(len(x))
+        if isinstance(x, Tensor) and (self.processes is None or self.processes.size == 1):
+            check_two_rows(x.shape[0])
         if self.training:
             check_frozen_statistics(self.network)
         frozen = {layer for layer in self.network.modules() if self.training and not layer.training}

@@ -728,7 +728,8 @@ def average_costs(
     shares = torch.stack([share.to(supervised), *[torch.full_like(supervised, unlabeled)] * len(denoising)], -1)
     # A process without labeled rows has to run the backward pass of the others: the empty sum is in the graph.
     supervised = supervised + output.narrow(-2, 0, 0).sum((-2, -1))
-    return list(processes.average(torch.stack([supervised, *denoising], -1), shares).unbind(-1))
+    average = processes.average(torch.stack([supervised, *denoising], -1), shares)
+    return [cost.clone() for cost in average.unbind(-1)]  # FSDP takes no views
 
 
 def joined_processes(model: Model) -> Processes | None:
@@ -891,7 +892,7 @@ def check_called_by_forward() -> None:
     """Raise RuntimeError in one of several processes, where wrappers average the gradients of `forward` alone."""
     if world_size() > 1 and torch.is_grad_enabled():
         raise RuntimeError(
-            f"costs passes by DistributedDataParallel, so the gradients of the {world_size()} processes would not be "
+            f"costs bypasses DistributedDataParallel, so the gradients of the {world_size()} processes would not be "
             "averaged. Call the wrapper instead, ddp(unlabeled, labeled, targets), which returns the same costs. A "
             "loop without a wrapper, which averages gradients itself, calls model(unlabeled, labeled, targets). For "
             "costs that are only looked at, use torch.no_grad()."

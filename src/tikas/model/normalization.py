@@ -1,4 +1,4 @@
-"""Means and deviations: of a batch, also one that processes share, of any number of rows, and of user modules.
+"""Means and deviations: of a batch, which processes may share, of any number of rows, and of user modules' BatchNorm.
 
 The tensors of a level have the shape ``(*members, rows, units)``, or for maps ``(*members, rows, channels, height,
 width)``. A single ladder has no member dimension; a packed ensemble has one in front of every parameter and batch.
@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from math import prod
 from typing import Any, NamedTuple, Self, cast
 
 import torch
@@ -190,6 +189,7 @@ def normalize_together(
 def _normalize_together(
     batches: Sequence[Tensor], dims: tuple[int, ...], epsilon: float, processes: Processes
 ) -> list[tuple[Tensor, Statistics]]:
+    """Normalize batches over these dimensions."""
     batches = [_at_least_float32(x) for x in batches]
     results = _NormalizeTogether.apply(processes, dims, epsilon, *batches)  # type: ignore[no-untyped-call]
     return [(results[i], Statistics(*results[i + 1 : i + 3])) for i in range(0, len(results), 3)]
@@ -198,12 +198,14 @@ def _normalize_together(
 class _NormalizeTogether(torch.autograd.Function):
     """`_NormalizeBatch` for batches that processes share.
 
-    A process with N values per unit, their mean μ and their squared deviations S from it adds N, N μ and S + N μ² to
-    the sums over all processes. These give the mean and the variance of the whole batch:
+    A process with N values x per unit adds N, Σ x and Σ x² to the sums over all processes, which give the mean and the
+    variance of the whole batch: μ = Σ x / N and Σ x² / N - μ². This difference of squares needs more digits than its
+    result has, so the sums are in double precision. The process itself sums in the precision of x, so it subtracts its
+    own mean m before: with y = x - m,
 
-        μ = Σ N μ / Σ N;  variance = Σ (S + N μ²) / Σ N - μ²
+        Σ x = Σ y + N m;  Σ x² = Σ y² + 2 m Σ y + N m²
 
-    The difference of squares needs more digits than its result has, so these sums are in double precision. In the
+    Σ y is zero up to rounding, but not exactly, and counts where the mean is much larger than the deviation. In the
     backward pass, the gradients of μ and σ are summed over the processes.
     """
 
@@ -213,11 +215,18 @@ class _NormalizeTogether(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         sums: list[Tensor] = []
         for x in batches:
-            values = prod(x.shape[dim] for dim in dims)  # of each unit; may be zero
-            mean = x.sum(dims, keepdim=True) / max(values, 1)
-            squares = (x - mean).square().sum(dims, keepdim=True).double()
+            mean = x.sum(dims, keepdim=True)
+            values = x.numel() // mean.numel()  # of each unit; zero if this process has no rows
+            mean = mean / max(values, 1)
+            centered = x - mean
+            rest, squares = (
+                centered.sum(dims, keepdim=True).double(),
+                centered.square().sum(dims, keepdim=True).double(),
+            )
             mean = mean.double()
-            sums += [mean.new_full((1,), values), values * mean, squares + values * mean.square()]
+            sums.append(mean.new_full((1,), values))
+            sums.append(rest + values * mean)
+            sums.append(squares + mean * (2 * rest + values * mean))
         totals = _sum_all(sums, processes)
         counts, results = [], []
         for i, x in enumerate(batches):
@@ -337,7 +346,7 @@ class Moments:
 
     def join(self, processes: Processes | None, like: Tensor) -> Self:
         """Add the rows of the other processes; return itself. `like` is ``(*members, units)``, on the right device."""
-        if processes is None:
+        if processes is None or processes.size == 1:
             return self
         own, mean = like.new_full((1,), self.count, dtype=torch.float64), self.mean.to(like.device)
         total, sums = _sum_all([own, own * mean.expand_as(like)], processes)
@@ -371,10 +380,10 @@ def calibrate_running_statistics(
     chunks per layer. A single chunk needs only one pass. `frozen` layers keep their statistics.
     """
     layers = [layer for layer in _tracking_layers(network) if layer not in frozen]
-    if not layers:
+    first = next(iter(chunks), None)
+    if not layers or first is None:
         return
     calls: Counter[BatchNorm] = Counter()  # in the order of the first calls
-    first = next(iter(chunks))
     _visit(network, first, layers, lambda layer, _: calls.update([layer]))
 
     is_single = isinstance(chunks, Sequence) and len(chunks) == 1
