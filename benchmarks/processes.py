@@ -1,6 +1,6 @@
 """Several processes that share the rows of each batch: measured with two on this machine, computed for many GPUs.
 
-    OMP_NUM_THREADS=1 python benchmarks/processes.py --record results/processes.jsonl
+    python benchmarks/processes.py --record results/processes.jsonl
     python benchmarks/processes.py --efficiency --bandwidth 25 --latency 5
 
 The first trains the paper's network in one process of one thread and in two, in turn, and prints milliseconds per
@@ -12,6 +12,7 @@ link speeds and the GPU that its options describe.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import socket
 import time
@@ -87,9 +88,11 @@ def h200() -> Machine:
     records = [each for each in read_records(RESULTS / "bench.jsonl") if each["hardware"] == "NVIDIA H200"]
     plain = [each for each in records if each["benchmark"] == "engine" and each["what"] == "plain PyTorch"][-1]
     products = [each for each in records if each["benchmark"] == "utilisation"][-1]
-    # results/profile-40-seeds.txt: the noise of an update of 40 seeds takes 68 microseconds.
-    values = 40 * 200 * (INPUTS + sum(WIDTHS) + CLASSES)
-    return Machine(plain["ms"], products["large_product_teraflops"] / 8, values / 68e-6 / 1e9)
+    profile = json.loads((RESULTS / "profile-40-seeds.json").read_text())
+    kernels = profile["microseconds_and_calls_per_update"]
+    (noise,) = [microseconds for name, (microseconds, _) in kernels.items() if "normal_kernel" in name]
+    values = profile["members"] * 200 * (INPUTS + sum(WIDTHS) + CLASSES)
+    return Machine(plain["ms"], products["large_product_teraflops"] / 8, values / noise / 1e3)
 
 
 def network(scale: int = 1) -> Ladder:

@@ -27,7 +27,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, distributed, nn
-from torch.distributed import PrefixStore, Store, TCPStore, rendezvous  # type: ignore[attr-defined]
 
 from tikas.data.batches import Batches
 from tikas.distributed import synchronize
@@ -37,6 +36,8 @@ from tikas.training.engines import EagerEngine
 from tikas.training.environment import deferred_signals, started_by_torchrun
 
 if TYPE_CHECKING:
+    from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
+
     from tikas.training.trainer import TrainingResult
 
 BEAT = 1.0
@@ -73,6 +74,8 @@ class World:
         Number of this process, and of all of them, if they share the rows of each batch; otherwise 0 and 1.
     is_first : bool
         Whether this is process 0, which alone calls callbacks.
+    neighbors : int
+        Number of processes on this machine, which share its memory.
     device : torch.device
         Where messages to the others are, as their backend needs it.
     watch : Watch, optional
@@ -88,6 +91,7 @@ class World:
     rank: int = 0
     size: int = 1
     is_first: bool = True
+    neighbors: int = 1
     device: str | torch.device = "cpu"
     watch: Watch | None = None
 
@@ -185,6 +189,8 @@ class Watch:
     that nothing can interrupt, a second thread ends this process. An error that ends the training in one process is
     told to the others in the same way.
 
+    Silence is counted in beats, not seconds, so that processes that were all suspended are not found dead.
+
     Parameters
     ----------
     rank, size : int
@@ -199,12 +205,14 @@ class Watch:
         self._training = False
         self._number = 0  # of trainings that have begun
         self._closed = threading.Event()
-        self._heard = time.monotonic()  # when the store answered for the last time
+        self._beats = 0  # of this process
         self._store_lost = False
-        self._seen = [(b"", self._heard)] * size  # by process: its last sign of life, and when it was new
+        self._seen = [
+            (b"", 0)
+        ] * size  # in process 0, of each process: its last sign of life, and at which beat it came
         store.set(f"name/{rank}", f"process {rank} of {size} (host {socket.gethostname()}, pid {os.getpid()})")
         store.set(f"beat/{rank}", "0")
-        self._arrive("start", "join")
+        self._arrive("start")
         self._names = [name.decode() for name in store.multi_get([f"name/{each}" for each in range(size)])]
         self._threads = [threading.Thread(target=each, daemon=True) for each in (self._talk, self._guard)]
         for thread in self._threads:
@@ -234,7 +242,7 @@ class Watch:
 
     def finish(self) -> None:
         """Wait until all processes have trained their members."""
-        self._arrive(f"training/{self._number}/finished", "finish training")
+        self._arrive(f"training/{self._number}/finished")
 
     def close(self) -> None:
         """Tell the others that this process has finished. Process 0, which hosts the store, waits for them."""
@@ -249,9 +257,10 @@ class Watch:
             while self.rank == 0 and not self._all_left() and time.monotonic() < deadline:
                 time.sleep(MAX_PAUSE)
 
-    def _arrive(self, place: str, what: str) -> None:
-        """Wait until all processes are at this place, however long; a message says what others still have to do."""
-        arrived, pause, complain_at = self.store.add(place, 1), 0.001, time.monotonic() + PATIENCE
+    def _arrive(self, place: str, missed: str = "") -> None:
+        """Wait until all processes are at this place, however long; a message says after a while who `missed` a call."""
+        arrived, pause = self.store.add(place, 1), 0.001
+        complain_at = time.monotonic() + PATIENCE if missed else inf
         self.store.set(f"{place}/{self.rank}", "")
         while arrived < self.size:
             self.check()
@@ -259,47 +268,47 @@ class Watch:
             pause = min(2 * pause, MAX_PAUSE)
             if time.monotonic() > complain_at:
                 missing = [str(rank) for rank in range(self.size) if not self.store.check([f"{place}/{rank}"])]
-                print(f"tikas: process {self.rank} waits for process {', '.join(missing)} to {what}.", file=sys.stderr)
+                print(
+                    f"tikas: process {self.rank} waits for process {', '.join(missing)} to {missed}.", file=sys.stderr
+                )
                 complain_at = inf
             arrived = self.store.add(place, 0)
 
     def _talk(self) -> None:
         """Send signs of life, and ask the store why the training cannot go on."""
-        beats = 0
         while not self._closed.wait(BEAT):
-            beats += 1
             try:
-                self.store.set(f"beat/{self.rank}", str(beats))
+                self.store.set(f"beat/{self.rank}", str(self._beats))
                 if self.rank == 0:
                     self._look_for_silence()
                 self.reason = self._told()
             except RuntimeError:
                 self._lose_store()
                 return
-            self._heard = time.monotonic()
+            self._beats += 1
 
     def _guard(self) -> None:
         """End this process if its main thread cannot leave a training that cannot go on."""
-        stuck_since = None
+        beats, silent, stuck = 0, 0, 0
         while not self._closed.wait(BEAT):
-            now = time.monotonic()
-            if now - self._heard > SILENCE:
+            silent = 0 if self._beats > beats else silent + 1
+            beats = self._beats
+            if self.rank > 0 and silent > SILENCE / BEAT:  # the other thread waits for an answer of the store
                 self._lose_store()
-            if not (self.reason and self._training):
-                stuck_since = None
-            elif stuck_since is None:
-                stuck_since = now
-            elif now - stuck_since > GRACE:
+            stuck = stuck + 1 if self.reason and self._training else 0
+            if stuck > GRACE / BEAT:
                 print(f"tikas: {self.reason}", file=sys.stderr, flush=True)
                 os._exit(1)
 
     def _look_for_silence(self) -> None:
         """In process 0: tell all of a process that was silent for too long."""
-        now, beats = time.monotonic(), self.store.multi_get([f"beat/{rank}" for rank in range(self.size)])
-        self._seen = [seen if beat == seen[0] else (beat, now) for beat, seen in zip(beats, self._seen, strict=True)]
+        signs = self.store.multi_get([f"beat/{rank}" for rank in range(self.size)])
+        self._seen = [
+            seen if sign == seen[0] else (sign, self._beats) for sign, seen in zip(signs, self._seen, strict=True)
+        ]
         limit = SILENCE_AFTER_ERROR if self.store.check(["trouble"]) else SILENCE
-        since, rank = min((since, rank) for rank, (beat, since) in enumerate(self._seen) if beat != b"left")
-        if now - since > limit:
+        since, rank = min((since, rank) for rank, (sign, since) in enumerate(self._seen) if sign != b"left")
+        if self._beats - since > limit / BEAT:
             self.store.set("dead", f"{self._names[rank]} died")
 
     def _told(self) -> str:
@@ -377,7 +386,8 @@ def join(device: torch.device) -> Iterator[World]:
             _init_process_group(device)
         rank, size = distributed.get_rank(), distributed.get_world_size()
         by_gpu = distributed.get_backend() == distributed.Backend.NCCL
-        world = World(rank, size, rank == 0, device if by_gpu else "cpu")
+        neighbors = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        world = World(rank, size, rank == 0, neighbors, device if by_gpu else "cpu")
         watch = Watch(rank, size, _watch_store(world))
         stack.callback(watch.close)
         if not initialized:  # before the watch closes: it is how processes that wait for this one learn of an error
@@ -396,6 +406,8 @@ def train_together(device: torch.device) -> Iterator[World]:
 
 def _init_process_group(device: torch.device) -> None:
     """Initialize torch's process group from the variables of torchrun."""
+    from torch.distributed import PrefixStore  # type: ignore[attr-defined]
+
     store, rank, size = _rendezvous()
     # A store keeps the addresses of earlier groups, also over restarts, so each group has a prefix of its own.
     store = PrefixStore(f"tikas/{os.environ.get('TORCHELASTIC_RESTART_COUNT')}/{next(_group_numbers)}", store)
@@ -406,12 +418,16 @@ def _init_process_group(device: torch.device) -> None:
 @cache
 def _rendezvous() -> tuple[Store, int, int]:
     """Return the store that torchrun provides, the number of this process and the number of processes."""
+    from torch.distributed import rendezvous  # type: ignore[attr-defined]
+
     found: tuple[Store, int, int] = next(rendezvous("env://"))
     return found
 
 
 def _watch_store(world: World) -> TCPStore:
     """Return a store for `Watch`, hosted by process 0 on a free port."""
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
     timeout = timedelta(seconds=SILENCE)
     if world.is_first:
         host = os.environ.get("MASTER_ADDR") or socket.gethostname()

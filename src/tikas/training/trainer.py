@@ -303,7 +303,8 @@ class _Run:
         """Return this process's members by the groups in which they train: of equal progress, and small enough."""
         size = 1
         if self.first.packable and len(self.members) > 1:
-            size = max(1, int(MEMORY_SHARE * _free_bytes(self.device) // self._bytes_per_member()))
+            neighbors = self.world.neighbors if self.device.type == "cpu" else 1
+            size = max(1, int(MEMORY_SHARE * _free_bytes(self.device) / neighbors // self._bytes_per_member()))
         groups = []
         for updates in sorted({self.updates_done[member] for member in self.members}, reverse=True):
             members = [member for member in self.members if self.updates_done[member] == updates]
