@@ -71,7 +71,7 @@ def largest_difference(states: list[dict[str, Any]], others: list[dict[str, Any]
 @pytest.mark.parametrize("case", SINGLE)
 def test_two_processes_that_share_rows_learn_what_one_learns(case: str, found: Any, alone: Any) -> None:
     in_double = CASES[case].dataset.rows.dtype == np.float64
-    tolerance = 1e-12 if in_double else 1e-6
+    tolerance = 1e-9 if in_double else 1e-6
     for process in found:
         torch.testing.assert_close(process[case]["outputs"], alone[case]["outputs"], atol=tolerance, rtol=tolerance)
         if case not in WITHOUT_GRADIENTS:
@@ -159,7 +159,7 @@ def test_the_death_of_a_process_ends_the_other_with_its_name(members: int, dying
     start = {"nprocs": 2, "join": False, "start_method": "forkserver"}
     context = multiprocessing.start_processes(shared_training.die, arguments, **start)
     for process in context.processes:
-        process.join(120)
+        process.join(300)
     assert [process.exitcode for process in context.processes][dying] == -signal.SIGKILL
     seconds, _, message = (tmp_path / "error").read_text().partition(" ")
     assert float(seconds) < 60
@@ -180,7 +180,7 @@ def test_torchrun_restarts_a_killed_command_from_its_snapshot(tmp_path: Path) ->
             time.sleep(0.01)
         children = subprocess.run(["pgrep", "-P", str(torchrun.pid)], capture_output=True, text=True, check=True)
         os.kill(int(children.stdout.split()[1]), signal.SIGKILL)
-        printed = torchrun.communicate(timeout=120)[0]
+        printed = torchrun.communicate(timeout=300)[0]
     assert torchrun.returncode == 0, printed
     assert printed.count("continuing from model.unfinished") == 1
     assert printed.count("model saved to model.safetensors") == 1

@@ -258,7 +258,7 @@ class Watch:
                 time.sleep(MAX_PAUSE)
 
     def _arrive(self, place: str, missed: str = "") -> None:
-        """Wait until all processes are at this place, however long; a message says after a while who `missed` a call."""
+        """Wait until all processes are at this place, however long; later on, a message says who `missed` a call."""
         arrived, pause = self.store.add(place, 1), 0.001
         complain_at = time.monotonic() + PATIENCE if missed else inf
         self.store.set(f"{place}/{self.rank}", "")
