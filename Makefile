@@ -21,14 +21,15 @@ types: $(READY)
 pytest: $(READY)
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
-# The oldest versions that pyproject.toml allows, on Python 3.11: a build of torch for GPUs, 5 GB on disk.
+# The oldest versions that pyproject.toml allows, on Python 3.11: a build of torch for GPUs, 5 GB on disk. Tests that
+# need other packages are skipped.
 test-oldest: build/oldest/.ready
 	build/oldest/bin/python -m pytest --numprocesses 2 --dist loadfile
 
 build/oldest/.ready: pyproject.toml constraints-oldest.txt
 	$(PYTHON) -m venv build/oldest
 	build/oldest/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints-oldest.txt \
-		--editable '.[images,plots,parquet]' hypothesis pytest pytest-xdist setuptools
+		--editable '.[images,plots,parquet,tune,tensorboard]' hypothesis openpyxl polars pytest pytest-xdist setuptools
 	touch $@
 
 # Tables in results/, docs/ and the README, from the records; a test fails where they are stale.

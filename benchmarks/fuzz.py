@@ -57,6 +57,8 @@ SPARE_BYTES = 2**20
 CASES = {"model": 14_000, "snapshot": 6000, "csv": 2000, "parquet": 2000, "arrays": 2000, "idx": 2000, "images": 2000}
 FORBIDDEN = "os.system os.exec os.posix_spawn os.fork subprocess.Popen pickle.find_class ctypes.dlopen socket.connect"
 """Events that Python reports to audit hooks, and that reading a file must not cause."""
+ALLOWED = ("ctypes.dlopen", ("libnvidia-ml.so.1",))
+"""What torch does to count GPUs, in its builds for them."""
 ODD_TEXTS = "\"|'|,|;|\t|\n|\r|\r\n|=1+1|nan|inf|-inf|1e400|1e30|-1|?|NA|true|0x1f|1_0|é"
 ODD_BYTES = (
     *(text.encode() for text in ODD_TEXTS.split("|")),
@@ -428,7 +430,7 @@ def _work(name: str, first: int, cases: int, folder: str) -> None:
         judge(path)
 
     def record(event: str, arguments: tuple[Any, ...]) -> None:
-        if event in FORBIDDEN.split():
+        if event in FORBIDDEN.split() and (event, arguments) != ALLOWED:
             used.append(f"{event} {arguments}")
 
     sys.addaudithook(record)

@@ -15,8 +15,8 @@ import tikas
 SRC, ROOT = Path(tikas.__file__).parent, Path(__file__).parents[1]
 PACKAGES = ["model", "distributed", "data", "training", "estimators", "io", "report", "paper", "cli"]
 """Each may import itself and those before it."""
-EXCEPTIONS = {("estimators.base", "io")}
-"""`LadderEstimator.save` imports `tikas.io`, which imports the estimators."""
+EXCEPTIONS = {("estimators.base", "io"), ("estimators.base", "report")}
+"""`save` of estimators imports `tikas.io`, their HTML representation `tikas.report`; both import the estimators."""
 DISTRIBUTIONS = {"PIL": "pillow", "sklearn": "scikit-learn"}
 """Names on the package index that differ from those in imports."""
 HEAVY = ["torch", "sklearn", "pandas", "scipy", "matplotlib", "rich"]
@@ -69,8 +69,8 @@ def test_the_data_package_knows_nothing_of_models() -> None:
         assert not [name for name in imports_of(path) if name.split(".")[0] == "model"], path
 
 
-def test_the_only_exception_is_needed() -> None:
-    assert "io.save" in imports_of(SRC / "estimators" / "base.py")
+def test_the_exceptions_are_needed() -> None:
+    assert {"io.save", "report.representation.html_of_fit"} <= imports_of(SRC / "estimators" / "base.py")
 
 
 def test_exactly_the_declared_dependencies_are_imported() -> None:

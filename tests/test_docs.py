@@ -10,7 +10,7 @@ PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"
 PAGES += sorted((ROOT / "docs").glob("*.md"))
 EXAMPLES = [
     pytest.param(example, id=f"{page}-{number}")
-    for page in ("usage", "pytorch")
+    for page in ("usage", "pytorch", "scikit-learn", "report")
     for number, example in enumerate(
         re.findall(r"```python\n(.*?)```", (ROOT / f"docs/{page}.md").read_text(), flags=re.DOTALL), 1
     )

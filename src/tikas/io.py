@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import lru_cache
@@ -11,13 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import sklearn
 import torch
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-import tikas
 from tikas.data.transforms import TRANSFORMS
 from tikas.estimators.base import LadderEstimator
 from tikas.estimators.classifier import LadderClassifier
@@ -25,6 +22,7 @@ from tikas.estimators.regressor import LadderRegressor
 from tikas.model.ladder import Model
 from tikas.training.checkpoint import ModelFileError, read_tensors, write_tensors
 from tikas.training.recipe import Recipe
+from tikas.training.summary import TrainingSummary
 
 VERSION = 3
 """Version of the header."""
@@ -63,12 +61,7 @@ def save(estimator: LadderEstimator, path: str | Path) -> Path:
         "seeds": estimator.seeds_,
         "history": estimator.history_,
         "interrupted": estimator.interrupted_,
-        "versions": {
-            "tikas": tikas.__version__,
-            "torch": torch.__version__,
-            "scikit-learn": sklearn.__version__,
-            "python": platform.python_version(),
-        },
+        "training": asdict(estimator.training_),
     }
     if isinstance(estimator, LadderClassifier):
         header |= {"classes": estimator.classes_.tolist(), "class_kind": estimator.classes_.dtype.kind}
@@ -253,6 +246,7 @@ def _restore(tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> Ladder
     members = [_member(state, recipe, member_shape, n_outputs) for state in states]
     estimator.n_members = len(seeds)
     estimator._set_fitted(recipe, members, seeds, header["history"], interrupted=bool(header["interrupted"]))
+    estimator.training_ = TrainingSummary.from_json(header["training"])
     return estimator
 
 

@@ -83,6 +83,14 @@ def test_help_states_the_defaults_of_a_data_set(data: str, run, capsys) -> None:
     assert any(line[-len(settings) :] == [str(setting) for setting in settings] for line in lines)
 
 
+def test_early_stopping_keeps_the_best_of_the_validation_rows(run) -> None:
+    stopping = ["--early-stopping", "--n-iter-no-change", "1", "--tol", "0.5", "--validation", "100", "--epochs", "9"]
+    assert run("train", *QUICK, *stopping, *OUTPUT, "--no-baseline") == 0
+    model = tikas.load("m.safetensors")
+    assert (model.recipe_.early_stopping, model.recipe_.tol) == (True, 0.5)
+    assert model.n_iter_ == 2
+
+
 def test_options_set_the_recipe_of_the_saved_model(run) -> None:
     options = "--noise 0.2 0.4 --costs 5 --denoiser mlp --activation tanh --calibration labeled --precision exact"
     rates = "--learning-rate 0.01 --annealed 0.5 --batch-size 60 --labeled-batch-size 30 --labels 60 --validation 100"
@@ -522,6 +530,7 @@ def test_a_model_that_another_process_trains_is_refused(run, capsys) -> None:
     assert run("train", *QUICK, *OUTPUT) == 0
 
 
+@pytest.mark.filterwarnings("ignore::tikas.training.recipe.UnusualSettingWarning")
 def test_a_ladder_that_diverges_leaves_no_snapshots(run) -> None:
     assert run("train", *QUICK, "--learning-rate", "1e30", "--checkpoint-every", "0", *OUTPUT) == 1
     assert not Path("m.unfinished").exists()

@@ -569,7 +569,7 @@ class TestFailure:
             (IRIS[:, :2] * 1e30, PARTIAL, TrainingDivergedError),
         ],
     )
-    @pytest.mark.filterwarnings("ignore::tikas.data.transforms.ScaleWarning")
+    @pytest.mark.filterwarnings("ignore::tikas.data.transforms.ScaleWarning", "ignore:.*targets are -1")
     def test_failed_fit_leaves_the_estimator_unchanged(self, model, X, y, error):
         frame = pd.DataFrame(IRIS, columns=["a", "b", "c", "d"])
         model.fit(frame, 100.0 * SPECIES)
@@ -711,6 +711,7 @@ class TestTorchSettings:
         ],
         ids=["members", "weights", "module", "regressor"],
     )
+    @pytest.mark.filterwarnings("ignore:.*targets are -1")
     def test_default_device_does_not_matter(self, model, weights, tmp_path):
         expected, again = model.fit(IRIS, PARTIAL, weights).predict(IRIS), clone(model)
         with torch.device("meta"):  # computes nothing, so that a tensor created there would be noticed

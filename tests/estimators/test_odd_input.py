@@ -21,7 +21,11 @@ DIABETES, PROGRESSION = scale(load_diabetes().data[:100]), load_diabetes().targe
 QUICK: dict[str, Any] = {"network": (6,), "epochs": 2, "batch_size": 50, "random_state": 0}
 ESTIMATORS = {"class": LadderClassifier, "value": LadderRegressor}
 
-pytestmark = pytest.mark.filterwarnings("ignore::tikas.data.transforms.ScaleWarning", "ignore:.*fewer than a batch")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::tikas.data.transforms.ScaleWarning",
+    "ignore::tikas.training.recipe.UnusualSettingWarning",
+    "ignore:.*fewer than a batch",
+)
 
 
 def classifier(**changes: Any) -> LadderClassifier:

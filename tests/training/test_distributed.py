@@ -110,8 +110,9 @@ def test_callbacks_are_called_in_the_first_process_alone(found: Any) -> None:
     assert found[1]["reports"] == 0
 
 
-def test_the_seed_of_the_first_process_counts(found: Any) -> None:
-    assert [process["own seed"] for process in found] == [[5], [5]]
+def test_without_a_random_state_the_seeds_of_the_first_process_are_used(found: Any) -> None:
+    assert found[0]["drawn seeds"] == found[1]["drawn seeds"]
+    assert len(set(found[0]["drawn seeds"])) == 2
 
 
 def test_all_processes_find_that_a_training_diverged(found: Any) -> None:
@@ -201,7 +202,7 @@ def test_processes_have_each_row_once_and_about_equally_many(processes: int) -> 
 
 def test_a_process_alone_agrees_with_itself() -> None:
     world = World()
-    assert world.agree(4, []) == (4, 0)
+    assert world.agree(4, [], ended=True) == (4, 0, True)
     assert world.first({"a": 1}) == {"a": 1}
     assert world.first_snapshots(None) is None
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tikas.cli.options import FAILURE, INTERRUPTED, DataDir, Device, Quiet, check_output, print_error
+from tikas.cli.options import FAILURE, INTERRUPTED, DataDir, Device, Quiet, Report, check_output, print_error
 
 if TYPE_CHECKING:
     from tikas.paper.experiments import Experiment
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 
 def reproduce(
+    context: typer.Context,
     names: Annotated[
         list[str] | None,
         typer.Argument(
@@ -45,6 +46,7 @@ def reproduce(
         Path | None,
         typer.Option("--output", "-o", metavar="FILE", help="File for new records. Default: paper.jsonl in --results."),
     ] = None,
+    report: Report = None,
     data_dir: DataDir = None,
     device: Device = None,
     quiet: Quiet = False,
@@ -59,6 +61,7 @@ def reproduce(
     tikas reproduce table1/full/100
     tikas reproduce all --seeds 2 --epochs 3
     tikas reproduce --render
+    tikas reproduce table1 --report table1.html
     """
     if not (names or list_only or render):
         raise typer.BadParameter("Name an experiment, or all; --list shows all names.", param_hint="NAMES")
@@ -70,6 +73,8 @@ def reproduce(
         experiments = [replace(each, recipe=replace(each.recipe, epochs=epochs)) for each in experiments]
     output = output or results / ("paper.jsonl" if epochs is None else "smoke.jsonl")
     records = Records.read(results, output)
+    if report is not None:
+        check_output(report, inputs=[output], option="--report")
     exit_code = 0
     if list_only:
         for experiment in experiments:
@@ -86,6 +91,11 @@ def reproduce(
         if not world.is_first:
             raise typer.Exit(INTERRUPTED if outcome.interrupted else 0)
         exit_code = _report(outcome, output)
+    if report is not None:
+        from tikas.paper.report import reproduction_page
+        from tikas.report.page import write
+
+        print(f"report written to {write(report, reproduction_page(experiments, records, str(context.obj)))}")
     if render:
         from tikas.paper.render import render as render_tables
 

@@ -20,6 +20,7 @@ from tikas.cli.options import (
     DataDir,
     Device,
     Quiet,
+    Report,
     check_output,
     check_table_options,
     print_error,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from tikas.data.datasets import Dataset
     from tikas.data.splits import Split
     from tikas.estimators import LadderClassifier, LadderRegressor
+    from tikas.training.summary import MeasuredError
 
 LADDER, BASELINE = "ladder", "same network, no denoising costs"
 
@@ -121,6 +123,16 @@ def train(
     precision: Annotated[
         Precision | None, typer.Option(help="fast: bf16 or TF32 products where they are faster; exact: float32.")
     ] = None,
+    early_stopping: Annotated[
+        bool,
+        typer.Option("--early-stopping", help="Stop when the error on the --validation rows stays; keep the best."),
+    ] = False,
+    n_iter_no_change: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Epochs without change that stop with --early-stopping.")
+    ] = None,
+    tol: Annotated[
+        float | None, typer.Option(metavar="X", min=0, help="Decrease of the error that counts as a change.")
+    ] = None,
     seed: Annotated[
         int, typer.Option(metavar="N", min=0, help="Determines labels, initial weights, order and noise.")
     ] = 0,
@@ -132,6 +144,7 @@ def train(
         Path | None,
         typer.Option("--output", "-o", metavar="FILE", help="Model file. Default: models/NAME.safetensors."),
     ] = None,
+    report: Report = None,
     baseline: Annotated[bool, typer.Option(help="Also train the same network without denoising costs.")] = True,
     checkpoint_every: Annotated[
         float, typer.Option(metavar="SECONDS", min=0, help="Time between two snapshots; 0: after every epoch.")
@@ -166,6 +179,7 @@ def train(
     tikas train --data my.csv --target kind
     tikas train --data my.csv --target price --task regression --ignore id name
     tikas train --data my-photos --network "conv 32 5 full" "max 2" "conv 64 3" global top
+    tikas train --data my.csv --target kind --report my.html
     """
     given: dict[str, Any] = {
         "labels": labels,
@@ -182,7 +196,11 @@ def train(
         "labeled_batch_size": labeled_batch_size,
         "calibration": calibration,
         "precision": precision,
+        "early_stopping": early_stopping or None,
+        "n_iter_no_change": n_iter_no_change,
+        "tol": tol,
     }
+    from tikas.report.evaluation import evaluate, rows_of_training
     from tikas.training.checkpoint import UNFINISHED, Checkpointer
     from tikas.training.distributed import join
     from tikas.training.environment import pick_device
@@ -193,6 +211,8 @@ def train(
     world = context.with_resource(join(pick_device(device)))
     output = output or _free_path(Path("models", f"{Path(data).resolve().stem}.safetensors"))
     output = Path(world.first(str(output)))
+    if report is not None:
+        check_output(report, inputs=[Path(data)], option="--report")
     check_output(output, inputs=[Path(data)])
 
     splits = _splits(train_rows, _parse_labels(labels), validation, range(seed, seed + members))
@@ -224,8 +244,17 @@ def train(
     # Interruptions are reported below.
     warnings.filterwarnings("ignore", message="Training was interrupted")
     X, y = _features(train_rows), _labels(train_rows)
+    report_rows = rows_of_training(train_rows, test_rows, splits)
+    of_command: dict[str, Any] = {
+        "command": str(context.obj),
+        "data": data,
+        "digest": _digest(data),
+        "target": target or "",
+        "labels": _parse_labels(labels) or 0,
+    }
     exit_code, problem = 0, ""
     lines: list[list[str]] = []
+    compared: dict[str, MeasuredError] = {}
     try:
         for name, estimator in estimators.items():
             started = time.perf_counter()
@@ -233,12 +262,16 @@ def train(
             seconds = f"{time.perf_counter() - started:.1f}"
             if checkpointers[name].resumed_after:
                 seconds = "resumed"
+            error = evaluate(estimator, report_rows).error if world.is_first else None
             if estimator is ladder and world.is_first:
+                ladder.training_ = replace(ladder.training_, **of_command, error=error)
                 path = output.with_stem(f"{output.stem}-interrupted") if ladder.interrupted_ else output
                 print(f"model saved to {ladder.save(path)}")
             if world.is_first:
                 errors = [_mean_and_deviation(_errors(estimator, column, seed), task) for column in columns]
                 lines.append([name, *errors, seconds])
+            if estimator is not ladder and error is not None:
+                compared[name] = error
             if estimator.interrupted_:
                 raise KeyboardInterrupt
     except KeyboardInterrupt:
@@ -262,6 +295,11 @@ def train(
         if train_rows.classes is not None:
             counts += f", {len(train_rows.classes)} classes"
         _print_table(f"{data}: {counts}; {hidden}, {ladder.n_iter_} epochs", columns, lines)
+    if report is not None and lines and exit_code != INTERRUPTED:
+        from tikas.report.model import model_page
+        from tikas.report.page import write
+
+        print(f"report written to {write(report, model_page(ladder, output.stem, report_rows, compared=compared))}")
     if not columns:
         print("No error is reported: there are no test rows. Hold out labeled rows with --validation N.")
     raise typer.Exit(exit_code)
@@ -281,6 +319,13 @@ def _read(
         return rows, _select(rows, slice(0))
     check_table_options(data, target=target, ignore=ignore, task=task == "regression")
     return read_folder(data) if kind == "folder" else load_dataset(data, data_dir)
+
+
+def _digest(data: str) -> str:
+    """Return a digest of the file or folder; empty for a data set, whose name says enough."""
+    from tikas.data.datasets import content_digest, kind_of
+
+    return "" if kind_of(data) == "data set" else content_digest(data)
 
 
 def _settings(data: str, given: dict[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -9,10 +10,10 @@ from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import KW_ONLY, dataclass, fields, replace
 from functools import partial
-from math import prod
+from math import ceil, log, prod
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
@@ -22,15 +23,19 @@ from sklearn.utils import check_array, check_random_state, check_scalar
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
+from tikas.data.arrays import like, to_numpy
 from tikas.data.datasets import Dataset
 from tikas.data.images import as_columns, as_images, as_shaped, warn_channels_last
 from tikas.data.labels import check_sample_weight
-from tikas.data.splits import Split
+from tikas.data.splits import Split, split
 from tikas.data.transforms import TRANSFORMS, check_scale, value_range, warn_few_rows, warn_other_scale
+from tikas.estimators.supervised import SupervisedEstimator
 from tikas.model.gamma import gamma
 from tikas.model.ladder import Model
 from tikas.model.specs import RungSpec, channels_last_hint
+from tikas.training.callbacks import Callback, Progress
 from tikas.training.checkpoint import Checkpointer, weights_digest
+from tikas.training.distributed import train_together
 from tikas.training.engines import SECOND_THREAD_FROM
 from tikas.training.environment import (
     full_precision,
@@ -39,11 +44,20 @@ from tikas.training.environment import (
     private_random_state,
     single_thread,
 )
-from tikas.training.recipe import SMALL, Recipe, check_module_settings, default_costs, default_epochs
-from tikas.training.trainer import Build, TrainingDivergedError, TrainingResult
+from tikas.training.recipe import (
+    SMALL,
+    Recipe,
+    UnusualSettingWarning,
+    check_module_settings,
+    default_costs,
+    default_epochs,
+    unusual_settings,
+)
+from tikas.training.summary import TrainingSummary, hardware, versions
+from tikas.training.trainer import Build, Trainer, TrainingDivergedError, TrainingResult
 
 Array = NDArray[Any]
-Prediction = Literal["outputs", "latents", "probabilities"]
+Prediction = Literal["outputs", "latents", "probabilities", "log_probabilities"]
 
 MAX_CHUNK_VALUES = 2**25
 """Largest number of values, at the largest level, in a chunk of rows to predict."""
@@ -75,13 +89,32 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
     labeled_batch_size: int = SMALL.labeled_batch_size
     calibration: str = "all"
     precision: str = "fast"
+    early_stopping: bool = SMALL.early_stopping
+    validation_fraction: float = 0.1
+    n_iter_no_change: int = SMALL.n_iter_no_change
+    tol: float = SMALL.tol
     n_members: int = 1
     warm_start: bool = False
     checkpoint: str | Path | Checkpointer | None = None
     checkpoint_every: float = 60.0
+    on_interrupt: str = "keep"
     random_state: Any = None
     device: str | None = None
     verbose: bool = False
+    callbacks: Sequence[Callback] | None = None
+
+    _is_clone = False
+
+    def __sklearn_clone__(self) -> Self:
+        """Return an unfitted copy that raises KeyboardInterrupt on Ctrl-C: searches and meta-estimators fit clones."""
+        copied: Self = super().__sklearn_clone__()
+        copied._is_clone = True
+        return copied
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.array_api_support = True
+        return tags
 
     @property
     def _is_module(self) -> bool:
@@ -102,6 +135,8 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
 
     def _recipe(self) -> Recipe:
         """Return the parameters as a checked recipe. `_with_defaults` replaces costs and epochs that are None."""
+        if self.on_interrupt not in ("keep", "raise"):
+            raise ValueError(f"on_interrupt={self.on_interrupt!r}: expected 'keep' or 'raise'.")
         settings = {field.name: getattr(self, field.name) for field in fields(Recipe)}
         if self.epochs is None:
             settings["epochs"] = SMALL.epochs
@@ -127,11 +162,20 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         if not self._is_module and (rows.ndim > 2 or recipe.takes_maps):
             rows = as_images(rows)
             warn_channels_last(rows, recipe.takes_maps, recipe.preprocess, stacklevel=3)
+        if recipe.preprocess == "whiten" and rows.ndim == 2:
+            warnings.warn(
+                "preprocess='whiten' is for images: it gives every row the same mean and contrast over its columns, "
+                "whatever these are. For a table use preprocess='standardize'; give images in the shape (n, channels, "
+                "height, width).",
+                UnusualSettingWarning,
+                stacklevel=3,
+            )
         self.input_shape_ = rows.shape[1:]
         return rows
 
     def _as_floats(self, X: ArrayLike, *, reset: bool) -> Array:
         """Return X as finite float32 ``(n, ...)``; `reset` as for `validate_data`."""
+        X = to_numpy(X)
         try:
             with np.errstate(over="ignore", invalid="ignore"):  # check_array raises if values are infinite
                 rows: Array = check_array(
@@ -162,7 +206,7 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
             return slice(None), None
         if splits is not None:  # splits are row indices, which must not shift
             raise ValueError("sample_weight and splits cannot be combined. Give one of the two.")
-        weights = check_sample_weight(sample_weight, n_rows)
+        weights = check_sample_weight(to_numpy(sample_weight), n_rows)
         positive = np.flatnonzero(weights)
         if len(positive) < 2:
             raise ValueError(
@@ -178,6 +222,8 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         targets: Array,
         weights: Array | None,
         splits: Sequence[Split] | None,
+        seeds: Sequence[int],
+        callbacks: Sequence[Callback],
         classes: Array | None = None,
     ) -> tuple[Recipe, Build, Dataset, Sequence[Split]]:
         """Fit the preprocessing; return the complete recipe, the builder of members, the data set and the splits."""
@@ -185,19 +231,27 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
             require_unchanged("n_members", len(self.ladders_), self.n_members)
             require_unchanged("network", self.recipe_.network, recipe.network)
             require_unchanged("preprocess", self.recipe_.preprocess, recipe.preprocess)
+        if recipe.preprocess == "whiten":
+            for callback in callbacks:
+                callback(Progress(0, 0, [], f"whitening {len(rows)} images"))
         rows = self._fit_preparation(rows, recipe)
         # The scale is checked per column, and per channel of images. A module may take rows of any form.
         scaled = rows if self._is_module else as_columns(rows.reshape(len(rows), *self.input_shape_))
         check_scale(scaled, getattr(self, "feature_names_in_", None), stacklevel=4)
         dataset = Dataset(rows, targets, classes=classes)
         labeled = dataset.labeled
-        if splits is None:
+        if splits is None and recipe.early_stopping:
+            splits = self._hold_out(dataset, seeds)
+        elif splits is None:
             splits = [Split(np.flatnonzero(labeled), np.arange(len(rows)), np.empty(0, np.int64))] * self.n_members
         elif not all(labeled[split.labeled].all() and labeled[split.validation].all() for split in splits):
             raise ValueError("splits contain labeled or validation rows that have no label in y. Leave these rows out.")
         trained = splits[0].unlabeled
         warn_few_rows(len(trained), recipe.batch_size, stacklevel=3)
         recipe = self._with_defaults(recipe, rows if len(trained) == len(rows) else rows[trained])
+        some = rows[:: 1 + len(rows) // MAX_COMPARED_ROWS]
+        for message in unusual_settings(recipe, float(some.std(dtype=np.float64))):
+            warnings.warn(message, UnusualSettingWarning, stacklevel=3)
         build: Build = Recipe.build
         if isinstance(self.network, nn.Module):
             build = partial(build_gamma, self.network, rows[:2])
@@ -207,6 +261,22 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
                 totals = np.bincount(targets[labeled], weights[labeled])
                 build = partial(build_with_bias, build, torch.from_numpy(np.log(totals / totals.mean())))
         return recipe, build, dataset, splits
+
+    def _hold_out(self, dataset: Dataset, seeds: Sequence[int]) -> list[Split]:
+        """Return for each member a split that holds out `validation_fraction` of the labeled rows."""
+        check_scalar(
+            self.validation_fraction, "validation_fraction", Real, min_val=0, max_val=1, include_boundaries="neither"
+        )
+        codes = dataset.targets if dataset.classes is not None else dataset.labeled.astype(np.int64) - 1
+        held_out = ceil(self.validation_fraction * int(dataset.labeled.sum()))
+        return [split(codes, None, validation=held_out, seed=seed, classes=dataset.classes) for seed in seeds]
+
+    def _trainer(
+        self, recipe: Recipe, build: Build, checkpointer: Checkpointer | None, callbacks: Sequence[Callback]
+    ) -> Trainer:
+        """Return the trainer, which keeps an interrupted training unless that might be scored as a complete one."""
+        keep = self.on_interrupt == "keep" and not self._is_clone
+        return Trainer(recipe, self.device, callbacks, build, checkpointer, keep_interrupted=keep)
 
     def _fit_preparation(self, rows: Array, recipe: Recipe) -> Array:
         """Set `preparation_` and `input_range_`, and return the rows as the members take them."""
@@ -226,8 +296,6 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
     def _set_result(self, result: TrainingResult, recipe: Recipe, seeds: list[int]) -> None:
         """Set the fitted attributes, and warn about members that diverged and about an interruption."""
         earlier, earlier_history = self._start()
-        for index, seed in zip(result.indices, result.seeds, strict=True):
-            seeds[index] = seed  # that of process 0, if each of several processes has drawn its own
         if earlier is not None and result.failed:
             raise TrainingDivergedError(result.failed)
         if result.failed:
@@ -258,6 +326,22 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
             )
             self._interrupted_start = earlier, earlier_history
         self._set_fitted(recipe, members, seeds, history, interrupted=result.interrupted)
+
+    def _summary(self, dataset: Dataset, split: Split, started: float) -> TrainingSummary:
+        """Return what a fit that began at `started` learned from and where; `split` is the first member's."""
+        counts = ()
+        if dataset.classes is not None:
+            labels = dataset.targets[split.labeled]
+            counts = tuple(np.bincount(labels, minlength=len(dataset.classes)).tolist())
+        return TrainingSummary(
+            rows=len(split.unlabeled),
+            labeled=len(split.labeled),
+            validation=len(split.validation),
+            class_counts=counts,
+            seconds=time.perf_counter() - started,
+            hardware=hardware(pick_device(self.device)),
+            versions=versions(),
+        )
 
     def _start(self) -> tuple[list[Model] | None, list[dict[str, Any]]]:
         """Return the fitted members that training continues from, if it does, and their history."""
@@ -291,7 +375,9 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
             return [int(self.random_state) + member for member in range(self.n_members)]
         drawn = check_random_state(self.random_state).randint(2**31 - 1, size=self.n_members)
         saved = checkpointer.seeds() if self.random_state is None and checkpointer is not None else []
-        return [*saved, *map(int, drawn)][: self.n_members]
+        seeds = [*saved, *map(int, drawn)][: self.n_members]
+        with train_together(pick_device(self.device)) as world:  # each of several processes has drawn others
+            return list(world.first(seeds))
 
     def _set_fitted(
         self,
@@ -331,7 +417,7 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
 
     @torch.no_grad()
     def _predict_rows(self, rows: Array, kind: Prediction) -> Array:
-        """Return the mean of the members' outputs, top latents or class probabilities, chunk by chunk.
+        """Return the mean of the members' outputs, top latents or class probabilities, or its log, chunk by chunk.
 
         Dense ladders predict in double precision: the last digits of a float32 matrix product depend on its number of
         rows, and the prediction of a row must not depend on the other rows. Convolutions would take several times as
@@ -352,9 +438,13 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
                 predictions = []
                 for copy in copies:
                     latent, output = copy.encode(prepared)
-                    prediction = (latent if kind == "latents" else output).double()
-                    predictions.append(prediction.softmax(-1) if kind == "probabilities" else prediction)
-                means.append(torch.stack(predictions).mean(0).cpu())
+                    predictions.append((latent if kind == "latents" else output).double())
+                stacked = torch.stack(predictions)
+                if kind == "log_probabilities":
+                    mean = stacked.log_softmax(-1).logsumexp(0) - log(len(copies))
+                else:
+                    mean = (stacked.softmax(-1) if kind == "probabilities" else stacked).mean(0)
+                means.append(mean.cpu())
         return np.asarray(torch.cat(means).numpy())
 
     def _prepare(self, rows: Tensor) -> Tensor:
@@ -385,12 +475,54 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         >>> classifier.transform([[0.05]]).shape
         (1, 2)
         """
-        return self._predict(X, "latents")
+        return like(self._predict(X, "latents"), X)
 
     @property
     def _n_features_out(self) -> int:
         """The number of columns of `transform`, for which scikit-learn generates names."""
         return int(self.ladder_.shapes[-1][0])
+
+    def as_supervised(self, X_unlabeled: ArrayLike) -> SupervisedEstimator:
+        """Return an estimator that holds unlabeled rows and is fitted on labeled rows alone.
+
+        scikit-learn's meta-estimators take -1 for a class of its own; with this they need no -1. Around a pipeline use
+        `tikas.as_supervised`.
+
+        Parameters
+        ----------
+        X_unlabeled : array-like of shape (n_samples, n_features) or (n_samples, [channels,] height, width)
+            Rows without labels, like those that `fit` is given.
+
+        Returns
+        -------
+        SupervisedEstimator
+            Its parameters are ``estimator``, this one's as ``estimator__noise`` and so on, and ``X_unlabeled``.
+
+        Examples
+        --------
+        >>> from sklearn.model_selection import GridSearchCV
+        >>> from tikas import LadderClassifier
+        >>> supervised = LadderClassifier((8,), epochs=2, batch_size=20).as_supervised([[0.2], [0.8]] * 10)
+        >>> search = GridSearchCV(supervised, {"estimator__noise": [0.1, 0.3]}, cv=2)
+        >>> sorted(search.fit([[0.0], [0.1], [0.9], [1.0]] * 5, [0, 0, 1, 1] * 5).best_params_)
+        ['estimator__noise']
+        """
+        return SupervisedEstimator(self, X_unlabeled)
+
+    def _repr_html_inner(self) -> str:
+        """Return scikit-learn's diagram; of a fitted estimator also its error, its learning curve, and what it read."""
+        diagram: str = super()._repr_html_inner()
+        if not hasattr(self, "training_"):
+            return diagram
+        from tikas.report.representation import html_of_fit  # report imports the estimators
+
+        return diagram + html_of_fit(self)
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
+        bundle: dict[str, str] = super()._repr_mimebundle_(**kwargs)
+        if "text/html" in bundle:
+            bundle["text/html"] = self._repr_html_inner()
+        return bundle
 
     def save(self, path: str | Path) -> Path:
         """Write the fitted model into one safetensors file, which `tikas.load` reads.
@@ -471,10 +603,10 @@ def _prediction_device(products: int, device: str | None, dense: bool) -> torch.
     The model may have been trained on a machine with other devices. Dense ladders predict few rows faster on the CPU.
     """
     gpu = torch.device(device or "cuda")
-    exists = gpu.type == "cuda" and (gpu.index or 0) < torch.cuda.device_count()
-    if exists and (not dense or products >= MIN_GPU_PRODUCTS):
-        return gpu
-    return torch.device("cpu")
+    if gpu.type != "cuda" or (dense and products < MIN_GPU_PRODUCTS):
+        return torch.device("cpu")
+    # Asked last: until a process has used a GPU, torch loads the driver's library anew to count them.
+    return gpu if (gpu.index or 0) < torch.cuda.device_count() else torch.device("cpu")
 
 
 def _encoder_copy(member: Model) -> Model:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from tikas.model.denoisers import Gaussian
 from tikas.model.ladder import (
     Costs,
+    Denoising,
     Ladder,
     as_floats,
     average_costs,
@@ -316,6 +317,39 @@ class Gamma(nn.Module):
                 f"{expected}: one score for each row and class."
             )
         return scores
+
+    @torch.no_grad()
+    def trace(self, x: Tensor, noise: Sequence[Tensor] | None = None) -> list[Denoising | None]:
+        """Return what the denoising function of the scores gets and returns, as a list of one; None without a cost.
+
+        Parameters
+        ----------
+        x : Tensor of shape (rows, ...)
+        noise : sequence of Tensor, optional
+            As for `costs`.
+
+        Returns
+        -------
+        list of Denoising or None
+
+        Examples
+        --------
+        >>> model = gamma(nn.Linear(4, 3), n_classes=3)
+        >>> [scores] = model.trace(torch.rand(8, 4))
+        >>> scores.denoised.shape
+        torch.Size([8, 3])
+        """
+        top = self._top
+        if top.denoiser is None:
+            return [None]
+        check_tensor(x)
+        check_two_rows(len(x))
+        self.layer_noise.attach(self.network)
+        corrupted = self._corrupt(x, _source(noise, slice(None)))
+        (clean,), statistics = top.normalize([self._scores(x)], clean=True, processes=None)
+        above = normalize(top.activate(corrupted).softmax(-1), top.shape)
+        denoised = top.normalize_denoised(top.denoiser(corrupted, above), statistics)
+        return [Denoising(corrupted, above, denoised, clean)]
 
     def draw_noise(self, rows: Tensor, count: int, generator: torch.Generator | None = None) -> list[Tensor]:
         """Draw standard-normal noise for `costs`.

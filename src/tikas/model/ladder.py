@@ -48,6 +48,23 @@ class Costs(NamedTuple):
     denoising: Tensor
 
 
+class Denoising(NamedTuple):
+    """What the denoising function of a level gets and returns, for a batch of rows.
+
+    Attributes
+    ----------
+    corrupted, above : Tensor of shape (rows, *shape of the level)
+        z̃ and u.
+    denoised, clean : Tensor of shape (rows, *shape of the level)
+        The estimate ẑ, normalized as in the cost, and z, which it is compared with.
+    """
+
+    corrupted: Tensor
+    above: Tensor
+    denoised: Tensor
+    clean: Tensor
+
+
 class Model(Protocol):
     """Interface of the modules that can be trained: `Ladder`, and `Gamma` around a user module."""
 
@@ -89,6 +106,12 @@ class Model(Protocol):
 
     def encode(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the clean latent z of the top, and the output."""
+
+    def trace(self, x: Tensor, noise: Sequence[Tensor] | None = None) -> list[Denoising | None]:
+        """Return what each rung's denoising function gets and returns, None for rungs without a cost."""
+
+    def draw_noise(self, rows: Tensor, count: int, generator: torch.Generator | None = None) -> list[Tensor]:
+        """Draw standard-normal noise for `costs`."""
 
     def calibrate(self, x: Tensor | Iterable[Any], chunk: int | None = None) -> Self:
         """Set the statistics for eval mode from these rows."""
@@ -298,7 +321,7 @@ class Ladder(nn.Module):
         if labeled is None:
             labeled = unlabeled.narrow(dim, 0, 0)
         self._check_rows(labeled)
-        if labeled.shape[dim]:
+        if labeled.shape[dim] > 0:  # the bare number would make torch 2.6 compile anew for every number of rows
             if alone:
                 check_two_rows(labeled.shape[dim], "labeled rows")
             check_targets(targets, weights, labeled.shape[: dim + 1], self.task, self.shapes[-1])
@@ -561,6 +584,50 @@ class Ladder(nn.Module):
         check_two_rows(count)
         denoised = self._decode(self._encode(Stream(x, self.top, self._noise(noise, x, count))), stream=0)
         return [denoised.get(level) for level in range(len(self.rungs))]
+
+    @torch.no_grad()
+    def trace(self, x: Tensor, noise: Sequence[Tensor] | None = None) -> list[Denoising | None]:
+        """Return what the denoising function of each level gets and returns. Normalized as in `denoise`.
+
+        Parameters
+        ----------
+        x : Tensor of shape (rows, *input_shape)
+        noise : sequence of Tensor, optional
+            As for `costs`.
+
+        Returns
+        -------
+        list of Denoising or None
+            For each level, the input first; None for levels without a cost.
+
+        Examples
+        --------
+        >>> from tikas import Dense
+        >>> ladder, rows = Ladder(input_shape=(4,), rungs=[Dense(5), Dense(3)], costs=(10, 0, 1)), torch.rand(8, 4)
+        >>> input_level, _, top = ladder.trace(rows)
+        >>> bool((input_level.clean == rows).all()), top.denoised.shape
+        (True, torch.Size([8, 3]))
+        """
+        self._check_rows(x)
+        count = x.shape[row_dim(self.shapes[0])]
+        check_two_rows(count)
+        activations = self._encode(Stream(x, self.top, self._noise(noise, x, count)), Stream(x, self.top))
+        denoised = self._decode(activations, stream=0)
+        traced: list[Denoising | None] = [None] * len(self.rungs)
+        for level in self.cost_levels:
+            rung = self.rungs[level]
+            if level < self.top:
+                back = self.rungs[level + 1].back
+                assert back is not None
+                above = back(denoised[level + 1])
+            else:
+                above = activations.outputs[0]
+                if self.task == "classification":
+                    above = above.softmax(-1)
+            corrupted, clean = activations.latents[level]
+            estimate = rung.normalize_denoised(denoised[level], activations.statistics[level])
+            traced[level] = Denoising(corrupted, normalize(above, rung.shape), estimate, clean)
+        return traced
 
     def draw_noise(self, rows: Tensor, count: int, generator: torch.Generator | None = None) -> list[Tensor]:
         """Draw standard-normal noise for `costs`.

@@ -19,13 +19,14 @@ from tikas.data.transforms import TRANSFORMS
 from tikas.model.ladder import Model
 from tikas.paper.autoencoder import Autoencoder
 from tikas.paper.experiments import Experiment, Summary
-from tikas.paper.records import Records, append_record, hardware, revision, versions
+from tikas.paper.records import Records, append_record, revision
 from tikas.training.callbacks import progress_bar
 from tikas.training.checkpoint import UNFINISHED, Checkpointer
 from tikas.training.distributed import LostProcessError, join
 from tikas.training.ensemble import to_device
 from tikas.training.environment import full_precision, pick_device
 from tikas.training.recipe import Preprocess, Recipe
+from tikas.training.summary import hardware, versions
 from tikas.training.trainer import Build, Trainer, error_of
 
 

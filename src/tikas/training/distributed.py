@@ -85,7 +85,7 @@ class World:
     --------
     >>> world = World()
     >>> world.first([3, 4]), world.agree(10, signals=[2])
-    ([3, 4], (10, 2))
+    ([3, 4], (10, 2, False))
     """
 
     rank: int = 0
@@ -109,16 +109,17 @@ class World:
         if self.watch is not None:
             self.watch.check()
 
-    def agree(self, number: int, signals: Sequence[int]) -> tuple[int, int]:
-        """Return the number of process 0, and a signal that any process received (0 if none did): the same for all."""
+    def agree(self, number: int, signals: Sequence[int], *, ended: bool = False) -> tuple[int, int, bool]:
+        """Return `number`, a signal that any process received (or 0), and `ended`; both others are process 0's."""
         self.check()
         received = signals[0] if signals else 0
         if self.size == 1:
-            return number, received
-        agreed = torch.tensor([number if self.rank == 0 else 0, received], device=self.device)
+            return number, received, ended
+        own = [number, ended] if self.rank == 0 else [0, 0]
+        agreed = torch.tensor([*own, received], device=self.device)
         distributed.all_reduce(agreed, distributed.ReduceOp.MAX)
-        number, received = agreed.tolist()
-        return number, received
+        number, over, received = agreed.tolist()
+        return number, received, bool(over)
 
     def first(self, value: Any) -> Any:
         """Return the value that process 0 has, which JSON can represent."""

@@ -29,6 +29,8 @@ class Engine(Protocol):
 
     members: int
     batches: Batches
+    preparation: str
+    """What the first update does before it trains, if that takes long: shown until the first epoch is complete."""
 
     def train_epoch(self, rates: Tensor, first: int = 0) -> Tensor:
         """Train for one epoch, or for the part of it that begins with update `first`: whole blocks of the batches.
@@ -72,6 +74,8 @@ class EagerEngine:
     capturable : bool, default=False
         Whether updates can be captured in a CUDA graph.
     """
+
+    preparation = ""
 
     def __init__(self, models: Sequence[Model], batches: Batches, *, capturable: bool = False) -> None:
         self.batches = batches

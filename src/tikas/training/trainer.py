@@ -5,10 +5,10 @@ from __future__ import annotations
 import gc
 import signal
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass, field, fields, replace
-from math import ceil, prod
+from math import ceil, inf, prod
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from tikas.data.batches import Batches, part_of
 from tikas.data.datasets import Dataset
 from tikas.data.splits import Split
 from tikas.model.ladder import Model
-from tikas.training.callbacks import Progress
+from tikas.training.callbacks import Callback, Progress, closed_at_the_end
 from tikas.training.checkpoint import Checkpointer, Snapshot, identity_of
 from tikas.training.distributed import World, gather_members, train_together
 from tikas.training.engines import GPU_BLOCK, SECOND_THREAD_FROM, Engine, choose_engine, multiplications
@@ -146,11 +146,15 @@ class Trainer:
     device : str or torch.device, optional
         Default: a GPU if there is one, else the CPU.
     callbacks : sequence of callable, optional
-        Each is called with a `Progress` before the first epoch and after every epoch; in process 0 alone.
+        Each is called with a `Progress` before the first epoch and after every epoch, in process 0 alone. If one
+        returns True after an epoch, the members that train then are finished. Those with a method ``close`` are closed
+        at the end.
     build : callable, default=Recipe.build
         Builds a member from a recipe, the shape of a row, the number of outputs and a seed.
     checkpointer : Checkpointer, optional
         Saves snapshots while training, and on SIGTERM and Ctrl-C; the same call resumes from them.
+    keep_interrupted : bool, default=True
+        Whether Ctrl-C after the first epoch ends the training with what was trained, instead of a KeyboardInterrupt.
 
     Examples
     --------
@@ -167,15 +171,18 @@ class Trainer:
         self,
         recipe: Recipe | Sequence[Recipe],
         device: str | torch.device | None = None,
-        callbacks: Sequence[Callable[[Progress], None]] = (),
+        callbacks: Sequence[Callback] = (),
         build: Build = Recipe.build,
         checkpointer: Checkpointer | None = None,
+        *,
+        keep_interrupted: bool = True,
     ) -> None:
         self.recipe = recipe
         self.device = device
         self.callbacks = callbacks
         self.build = build
         self.checkpointer = checkpointer
+        self.keep_interrupted = keep_interrupted
 
     def fit(
         self, dataset: Dataset, splits: Sequence[Split], seeds: Sequence[int], start: Sequence[Model] | None = None
@@ -206,7 +213,8 @@ class Trainer:
         torch.OutOfMemoryError
             If a single member does not fit into the memory of the device.
         KeyboardInterrupt
-            If Ctrl-C was pressed before the first epoch was complete. Later on, the result is what was trained.
+            If Ctrl-C was pressed before the first epoch was complete, or without `keep_interrupted`. Later on, the
+            result is what was trained.
         LostProcessError
             If another process of the training died, or stopped with an error.
         """
@@ -215,10 +223,14 @@ class Trainer:
         device = pick_device(self.device)
         result = TrainingResult()
         modules = recipes[0].is_module or self.build is not Recipe.build  # these may draw from global generators
-        private = private_random_state() if modules else nullcontext()
         locked = nullcontext() if self.checkpointer is None else closing(self.checkpointer)
-        with training_environment(), private, locked, train_together(device) as world:
-            seeds = world.first(list(map(int, seeds)))  # without a random state, processes drew different ones
+        with (
+            training_environment(),
+            private_random_state() if modules else nullcontext(),
+            locked,
+            closed_at_the_end(self.callbacks),
+            train_together(device) as world,
+        ):
             spread = world.size > 1 and len(seeds) > 1
             run = _Run(self, world, dataset, device, recipes, splits, seeds, start)
             queue = run.groups()
@@ -229,7 +241,7 @@ class Trainer:
                     _Group(run, members).train(result)
                     run.epochs_done = epochs_before + recipes[0].epochs  # also where all of the group diverged
                 except KeyboardInterrupt:
-                    if not (result.members or spread):
+                    if not (result.members or spread) or not self.keep_interrupted:
                         raise
                     result.interrupted = True
                     break
@@ -341,11 +353,11 @@ class _Run:
             message += f", resumed after epoch {len(snapshots[0].history)}"
         self.report([], message)
 
-    def report(self, lines: History, message: str = "") -> None:
-        """Call the callbacks, in process 0."""
+    def report(self, lines: History, message: str = "") -> bool:
+        """Call the callbacks, in process 0; return whether one of them ends the training of this group."""
         progress = Progress(self.epochs_done, self.group_count * self.recipes[0].epochs, lines, message)
-        for callback in self.trainer.callbacks if self.world.is_first else ():
-            callback(progress)
+        answers = [callback(progress) for callback in self.trainer.callbacks if self.world.is_first]
+        return any(answer is True for answer in answers)
 
     def _bytes_per_member(self) -> int:
         """Estimate what a member of rungs needs while it trains: parameters, latents and noise."""
@@ -401,17 +413,21 @@ class _Group:
         )
         exact, updates = self.recipe.precision == "exact", self.batches.updates
         self.engine = choose_engine(models, self.batches, self.recipe.epochs * updates, exact=exact)
+        if self.engine.preparation:
+            run.report([], self.engine.preparation)
         self.histories: list[History] = [[] for _ in members]
         self.costs = NO_COSTS
         """Costs of the updates of this epoch, ``(updates, members, 1 + levels)``."""
+        self.stopping = _EarlyStopping(self.engine, self.recipe) if self.recipe.early_stopping else None
         if snapshots is not None:
             self.histories = [list(snapshot.history) for snapshot in snapshots]
+            if self.stopping is not None:
+                self.stopping.restore(self.histories, [snapshot.tensors for snapshot in snapshots])
             self.engine.load_state_dict(_stack_snapshots(snapshots), snapshots[0].updates)
             if snapshots[0].costs.numel():
                 self.costs = torch.stack([snapshot.costs for snapshot in snapshots], 1)
         held_out = len(self.splits[0].validation) > 0
-        calibration = self.recipe.calibration
-        self.validation = _Validation(self.engine, self.splits, calibration, self.world) if held_out else None
+        self.validation = _Validation(self.engine, self.splits, self.recipe, self.world) if held_out else None
         self.small = multiplications(models, self.batches) < SECOND_THREAD_FROM
         self.state_bytes = 3 * sum(parameter.nbytes for model in models for parameter in model.parameters())
         self.failed: dict[int, str] = {}
@@ -446,7 +462,7 @@ class _Group:
                             if divided and part < updates:
                                 seconds = max(time.perf_counter() - begun, 0.1)
                                 part = self.batches.block * max(1, int(part / self.batches.block / seconds))
-                            part, stop = self.world.agree(part, signals)
+                            part, stop, _ = self.world.agree(part, signals)
                             if len(self.costs) < updates:
                                 self._save_if_due(within_epoch=True)
                         if len(self.costs) < updates:
@@ -464,27 +480,36 @@ class _Group:
                         for history, line in zip(self.histories, lines, strict=True):
                             history.append(line)
                         self.costs = NO_COSTS
+                        if self.stopping is not None:
+                            self.stopping.update(lines)
                         if epoch < self.recipe.epochs:
                             self._save_if_due()
                         elif checkpointer is not None and checkpointer.save_last:
                             self._save()
                         self.run.epochs_done += 1
-                        self.run.report([line for member, line in enumerate(lines) if member not in self.failed])
-                        part, stop = self.world.agree(part, signals)
-                        if stop:
+                        ended = self.run.report(
+                            [
+                                {"member": self.members[position], **line}
+                                for position, line in enumerate(lines)
+                                if position not in self.failed
+                            ]
+                        )
+                        part, stop, ended = self.world.agree(part, signals, ended=ended)
+                        if stop or ended or (self.stopping is not None and self.stopping.is_over(self.failed)):
                             break
                     if stop:
                         self._save()
                 if stop:
                     signal.raise_signal(stop)
             except KeyboardInterrupt:
-                if not self.histories[0] or (self.world.size > 1 and not stop):  # the other processes go on
+                alone = self.world.size > 1 and not stop  # the other processes go on
+                if not self.histories[0] or not self.run.trainer.keep_interrupted or alone:
                     raise
                 result.interrupted = True
             try:
                 self._finish(result)
             except KeyboardInterrupt:  # what is left takes a moment, and everything would be lost
-                if self.world.size > 1:
+                if not self.run.trainer.keep_interrupted or self.world.size > 1:
                     raise
                 result.interrupted = True
                 self._finish(result)
@@ -501,9 +526,10 @@ class _Group:
         if self.checkpointer is None or self.world.rank > 0:
             return
         updates = len(self.histories[0]) * self.batches.updates + len(self.costs)
-        self.checkpointer.save(
-            self.members, self.engine.state_dict, self.histories, updates, self.costs, skip=self.failed
-        )
+        self.checkpointer.save(self.members, self._state, self.histories, updates, self.costs, skip=self.failed)
+
+    def _state(self) -> dict[str, Tensor]:
+        return self.engine.state_dict() | ({} if self.stopping is None else self.stopping.tensors())
 
     def _finish(self, result: TrainingResult) -> None:
         """Measure and calibrate the members, and add them to the result. May be repeated after an interruption."""
@@ -515,6 +541,8 @@ class _Group:
         finished: list[tuple[int, Model, History]] = []
         for position, (member, model) in enumerate(zip(self.members, self.engine.models(), strict=True)):
             recipe = self.recipes[position]
+            if self.stopping is not None:
+                self.stopping.finish(position, model, self.histories[position])
             reason = self.failed.get(position) or _find_bad_weights(recipe, model)
             if reason:
                 result.failed[member] = reason
@@ -542,9 +570,9 @@ class _Validation:
     from counts and not from the clock, so that a run has the same history on every machine.
     """
 
-    def __init__(self, engine: Engine, splits: Sequence[Split], calibration: Calibration, world: World) -> None:
+    def __init__(self, engine: Engine, splits: Sequence[Split], recipe: Recipe, world: World) -> None:
         self.engine, batches, self.world = engine, engine.batches, world
-        seen = [calibration_rows(split, calibration) for split in splits]
+        seen = [calibration_rows(split, recipe.calibration) for split in splits]
         watched = [rows[:: 1 + len(rows) // MAX_WATCHED_ROWS] for rows in seen]
         models = len(engine.packed())
         members = () if models > 1 or engine.members == 1 else (engine.members,)
@@ -554,7 +582,7 @@ class _Validation:
         )
         measured = self._watched.shape[-1] + self._held_out.shape[-1]
         trained = 2 * batches.denoised_batch_size + batches.labeled_batch_size
-        self.every = epochs_between(measured, trained, batches.updates)
+        self.every = 1 if recipe.early_stopping else epochs_between(measured, trained, batches.updates)
 
     def is_due(self, epoch: int, epochs: int) -> bool:
         """Return whether the members are measured after this epoch."""
@@ -574,6 +602,72 @@ class _Validation:
             errors += _errors(outputs, targets[held_out], model.task).reshape(-1).tolist()
             model.train()
         return errors
+
+
+class _EarlyStopping:
+    """Keeps each member's weights of its smallest validation error, and tells when no error decreases any more.
+
+    As in scikit-learn's `MLPClassifier`, an epoch counts as one without change unless its error is below the smallest
+    so far by at least `tol`. A member whose error did not change for long enough has ended: it trains on with the
+    others of an ensemble, but keeps the weights that it would have alone.
+    """
+
+    def __init__(self, engine: Engine, recipe: Recipe) -> None:
+        self.engine, self.patience = engine, recipe.n_iter_no_change
+        self.tol = recipe.tol * (100 if recipe.task == "classification" else 1)  # those errors are percentages
+        self.smallest = [inf] * engine.members
+        self.unchanged = [0] * engine.members
+        self.ended: dict[int, int] = {}
+        """Epochs of each member that has ended."""
+        self.best: list[dict[str, Tensor]] = [{} for _ in range(engine.members)]
+
+    def update(self, lines: Sequence[Mapping[str, Any]]) -> None:
+        """Take the members' errors of an epoch, and copy the weights of those that improved."""
+        improved = self._compare(lines, lines[0]["epoch"])
+        improved += [member for member, state in enumerate(self.best) if not state and member not in improved]
+        if improved:
+            models = self.engine.models()
+            for member in improved:
+                state = models[member].state_dict().items()
+                self.best[member] = {name: each.detach().clone() for name, each in state if isinstance(each, Tensor)}
+
+    def _compare(self, lines: Sequence[Mapping[str, Any]], epoch: int) -> list[int]:
+        """Count the epochs without change, and return the members with their smallest error so far."""
+        improved = []
+        for member, line in enumerate(lines):
+            if member in self.ended:
+                continue
+            error = line["validation_error"]
+            self.unchanged[member] = 0 if error <= self.smallest[member] - self.tol else self.unchanged[member] + 1
+            if self.unchanged[member] >= self.patience:
+                self.ended[member] = epoch
+            if error < self.smallest[member]:
+                self.smallest[member] = error
+                improved.append(member)
+        return improved
+
+    def is_over(self, failed: Container[int]) -> bool:
+        """Return whether all members have ended that did not fail."""
+        return all(member in self.ended or member in failed for member in range(len(self.best)))
+
+    def finish(self, member: int, model: Model, history: History) -> None:
+        """Set a member's weights to those of its smallest error, and remove what was recorded after it had ended."""
+        if self.best[member]:
+            model.load_state_dict(self.best[member], strict=False)
+        del history[self.ended.get(member, len(history)) :]
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the best weights, ``(members, ...)``, for a snapshot; nothing before the first epoch is complete."""
+        return {f"best.{name}": torch.stack([state[name].cpu() for state in self.best]) for name in self.best[0]}
+
+    def restore(self, histories: Sequence[History], snapshots: Sequence[Mapping[str, Tensor]]) -> None:
+        """Continue from the histories and the tensors of the members' snapshots."""
+        for epoch, lines in enumerate(zip(*histories, strict=True), 1):
+            self._compare(lines, epoch)
+        self.best = [
+            {name.removeprefix("best."): tensor for name, tensor in tensors.items() if name.startswith("best.")}
+            for tensors in snapshots
+        ]
 
 
 def epochs_between(measured: int, trained: int, updates: int) -> int:
@@ -738,6 +832,11 @@ def _check_members(recipes: Sequence[Recipe], splits: Sequence[Split], seeds: Se
         )
     if recipes[0].calibration == "labeled":
         _require_equal("the number of labels, with calibration='labeled'", (len(split.labeled) for split in splits))
+    if recipes[0].early_stopping and min(len(split.validation) for split in splits) == 0:
+        raise ValueError(
+            "early_stopping=True needs validation rows, and the splits have none. Hold out labeled rows "
+            "(validation_fraction of the estimators, tikas train --validation N)."
+        )
     rows = min(len(calibration_rows(split, recipes[0].calibration)) for split in splits)
     if rows < 2:
         raise ValueError(
