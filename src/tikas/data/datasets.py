@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from tikas.data.sources import AnyRows
+
 if TYPE_CHECKING:
     from rich.progress import Progress
 
@@ -52,7 +54,7 @@ class Dataset:
 
     Parameters
     ----------
-    rows : ndarray of float32, shape (n, *shape)
+    rows : ndarray of float32, or RowSource, shape (n, *shape)
         Features ``(n, d)``, or images ``(n, channels, height, width)``.
     targets : ndarray of shape (n,)
         int64 class codes, -1 where unlabeled; or floats, NaN where unlabeled, if `classes` is None.
@@ -70,7 +72,7 @@ class Dataset:
     ((1297, 1, 8, 8), 10, 1297, 500)
     """
 
-    rows: NDArray[np.float32]
+    rows: AnyRows
     targets: NDArray[Any]
     weights: NDArray[Any] | None = None
     feature_names: tuple[str, ...] = ()

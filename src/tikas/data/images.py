@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from tikas.data.datasets import Dataset
 from tikas.data.labels import NO_LABEL
+from tikas.data.sources import AnyRows
 
 FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".bmp": "BMP", ".webp": "WEBP"}
 """File suffixes that are read, and Pillow's names of the formats."""
@@ -31,9 +32,9 @@ MAX_ROWS_FOR_SCALE = 2000
 CHANNELS_FIRST = "Channels come first: use numpy.moveaxis(images, -1, 1)."
 
 
-def as_images(x: NDArray[Any]) -> NDArray[Any]:
+def as_images(x: AnyRows) -> AnyRows:
     """Return images as ``(n, channels, height, width)``; gray ones may be given as ``(n, height, width)``."""
-    images = x[:, None] if x.ndim == 3 else x
+    images = x.reshape(len(x), 1, *x.shape[1:]) if x.ndim == 3 else x
     if images.ndim != 4:
         raise ValueError(
             f"X has shape {x.shape}; convolutions and pooling take images (n, channels, height, width), or (n, height, "
@@ -49,7 +50,7 @@ def as_images(x: NDArray[Any]) -> NDArray[Any]:
     return images
 
 
-def warn_channels_last(images: NDArray[Any], takes_maps: bool, preprocess: str, stacklevel: int = 2) -> None:
+def warn_channels_last(images: AnyRows, takes_maps: bool, preprocess: str, stacklevel: int = 2) -> None:
     """Warn if images that `as_images` accepts may have their channels last.
 
     No warning for a dense network without preprocessing, where the order of the values does not matter.
@@ -66,7 +67,7 @@ def warn_channels_last(images: NDArray[Any], takes_maps: bool, preprocess: str, 
         )
 
 
-def as_shaped(x: NDArray[Any], shape: Sequence[int]) -> NDArray[Any]:
+def as_shaped(x: AnyRows, shape: Sequence[int]) -> AnyRows:
     """Return rows as ``(n, *shape)``; they may be flat, or gray images without the channel dimension."""
     shape = tuple(shape)
     if x.shape[1:] in (shape, (prod(shape),)) or (shape[0] == 1 and x.shape[1:] == shape[1:]):

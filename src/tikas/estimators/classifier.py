@@ -21,7 +21,7 @@ from tikas.data.labels import (
     one_per_row,
 )
 from tikas.data.splits import Split
-from tikas.estimators.base import Array, LadderEstimator, require_unchanged
+from tikas.estimators.base import Array, LadderEstimator, require_unchanged, select
 from tikas.training.callbacks import progress_bar
 from tikas.training.trainer import Trainer
 
@@ -232,7 +232,7 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
             selected, weights = self._select_rows(len(rows), sample_weight, splits)
             weights = label_weights(codes[selected], classes, weights, self.class_weight)
             recipe, build, dataset, splits = self._prepare_fit(
-                recipe, rows[selected], codes[selected], weights, splits, classes
+                recipe, select(rows, selected), codes[selected], weights, splits, classes
             )
             with progress_bar(shown=self.verbose) as callback:
                 callbacks = [callback] if callback else []
@@ -241,10 +241,10 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
             self._set_result(result, recipe, seeds)
             self.classes_: Array = classes
             self.transduction_ = classes[codes]
-            unlabeled = codes == NO_LABEL
-            if unlabeled.any():
-                probabilities = self._predict_rows(rows[unlabeled], "probabilities")
-                self.transduction_[unlabeled] = classes[probabilities.argmax(1)]
+            unlabeled = np.flatnonzero(codes == NO_LABEL)
+            if len(unlabeled):
+                predicted = [part.argmax(1) for part in self._predict_chunks(rows, "probabilities", unlabeled)]
+                self.transduction_[unlabeled] = classes[np.concatenate(predicted)]
         self._delete_snapshots(checkpointer)
         return self
 

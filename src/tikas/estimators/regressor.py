@@ -13,7 +13,7 @@ from sklearn.metrics import r2_score
 
 from tikas.data.labels import mean_and_deviation, one_per_row, regression_values
 from tikas.data.splits import Split
-from tikas.estimators.base import Array, LadderEstimator
+from tikas.estimators.base import Array, LadderEstimator, select
 from tikas.training.callbacks import progress_bar
 from tikas.training.trainer import Trainer
 
@@ -206,7 +206,7 @@ class LadderRegressor(RegressorMixin, LadderEstimator):  # type: ignore[misc]
                 self.target_mean_, self.target_deviation_ = mean_and_deviation(learned)
             standardized = ((values - self.target_mean_) / self.target_deviation_).astype(np.float32)
             recipe, build, dataset, splits = self._prepare_fit(
-                recipe, rows[selected], standardized[selected], weights, splits
+                recipe, select(rows, selected), standardized[selected], weights, splits
             )
             with progress_bar(shown=self.verbose) as callback:
                 callbacks = [callback] if callback else []
@@ -214,9 +214,10 @@ class LadderRegressor(RegressorMixin, LadderEstimator):  # type: ignore[misc]
                 result = trainer.fit(dataset, splits, seeds, self._earlier_members())
             self._set_result(result, recipe, seeds)
             self.transduction_ = values.copy()
-            unlabeled = np.isnan(values)
-            if unlabeled.any():
-                self.transduction_[unlabeled] = self._to_values(self._predict_rows(rows[unlabeled], "outputs"))
+            unlabeled = np.flatnonzero(np.isnan(values))
+            if len(unlabeled):
+                outputs = np.concatenate(list(self._predict_chunks(rows, "outputs", unlabeled)))
+                self.transduction_[unlabeled] = self._to_values(outputs)
         self._delete_snapshots(checkpointer)
         return self
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import ClassVar, Self, cast
 
@@ -368,7 +368,7 @@ class Gamma(nn.Module):
         return latent, self._top.activate(latent)
 
     @torch.no_grad()
-    def calibrate(self, x: Tensor, chunk: int | None = None) -> Self:
+    def calibrate(self, x: Tensor | Iterable[Tensor], chunk: int | None = None) -> Self:
         """Set the statistics for eval mode to the exact statistics of these rows.
 
         The network's BatchNorm layers are set in the order of their calls, each from all rows with the layers before it
@@ -396,12 +396,13 @@ class Gamma(nn.Module):
         >>> bool(torch.allclose(model.train()(rows), model.eval()(rows), atol=1e-5))
         True
         """
-        check_tensor(x)
-        check_two_rows(len(x))
+        check_tensor(x if isinstance(x, Tensor) else next(iter(x)))
+        if isinstance(x, Tensor):
+            check_two_rows(len(x))
         if self.training:
             check_frozen_statistics(self.network)
         frozen = {layer for layer in self.network.modules() if self.training and not layer.training}
-        chunks = x.split(chunk or CHUNK_ROWS)
+        chunks = x.split(chunk or CHUNK_ROWS) if isinstance(x, Tensor) else x
         with eval_mode(self.network):
             calibrate_running_statistics(self.network, chunks, frozen)
             moments = Moments(self._top.shape)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from math import prod
 from typing import Any, ClassVar, NamedTuple, Protocol, Self, cast, get_args
 
@@ -88,7 +88,7 @@ class Model(Protocol):
     def encode(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the clean latent z of the top, and the output."""
 
-    def calibrate(self, x: Tensor, chunk: int | None = None) -> Self:
+    def calibrate(self, x: Tensor | Iterable[Tensor], chunk: int | None = None) -> Self:
         """Set the statistics for eval mode from these rows."""
 
     def __call__(self, x: Tensor) -> Tensor: ...
@@ -417,7 +417,7 @@ class Ladder(nn.Module):
         return activations.latents[-1][0], activations.outputs[0]
 
     @torch.no_grad()
-    def calibrate(self, x: Tensor, chunk: int | None = None) -> Self:
+    def calibrate(self, x: Tensor | Iterable[Tensor], chunk: int | None = None) -> Self:
         """Set the statistics for eval mode to the exact statistics of these rows.
 
         The statistics of a rung are those of all rows, with the rungs below it already calibrated. If there are too
@@ -425,7 +425,7 @@ class Ladder(nn.Module):
 
         Parameters
         ----------
-        x : Tensor of shape (rows, *input_shape)
+        x : Tensor of shape (rows, *input_shape), or iterable of such
             At least two rows: all training rows for the best result, or the labeled ones as the paper's authors did.
         chunk : int, optional
             Number of rows in a chunk. Default: depends on the size of the largest level.
@@ -443,11 +443,12 @@ class Ladder(nn.Module):
         >>> bool(torch.allclose(ladder(rows)[:1], ladder(rows[:1]), atol=1e-5))  # no row depends on another
         True
         """
-        check_rows(x, self.shapes[0], self._member_dims)
-        check_two_rows(x.shape[row_dim(self.shapes[0])])
-        chunks = self._split_rows(x, chunk)
-        if len(chunks) == 1:
-            self._encode(Stream(x.to(self.rungs[-1].mean), self.top, calibrated=True), calibrate=True)
+        if isinstance(x, Tensor):
+            check_rows(x, self.shapes[0], self._member_dims)
+            check_two_rows(x.shape[row_dim(self.shapes[0])])
+        chunks = self._split_rows(x, chunk) if isinstance(x, Tensor) else x
+        if isinstance(chunks, tuple) and len(chunks) == 1:
+            self._encode(Stream(chunks[0].to(self.rungs[-1].mean), self.top, calibrated=True), calibrate=True)
         else:
             for level, rung in enumerate(self.rungs[1:], 1):
                 rung.set_statistics(self._statistics_at(level, chunks))
@@ -464,7 +465,7 @@ class Ladder(nn.Module):
             chunk = max(1, chunk if x.is_cuda else min(chunk, MAX_CHUNK_ROWS_CPU))
         return torch.split(x, chunk or count, row_dim(self.shapes[0]))
 
-    def _statistics_at(self, level: int, chunks: Sequence[Tensor]) -> Statistics:
+    def _statistics_at(self, level: int, chunks: Iterable[Tensor]) -> Statistics:
         """Return the exact statistics of W h at a level over all rows, with the rungs below it already calibrated."""
         rung = self.rungs[level]
         moments = Moments(rung.shape)

@@ -6,7 +6,7 @@ Dimensions are counted from the end, so the same code computes both.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, cast
 
@@ -155,7 +155,7 @@ class Moments:
 
 @torch.no_grad()
 def calibrate_running_statistics(
-    network: nn.Module, chunks: Sequence[Tensor], frozen: Collection[nn.Module] = ()
+    network: nn.Module, chunks: Iterable[Tensor], frozen: Collection[nn.Module] = ()
 ) -> None:
     """Set the running statistics of every BatchNorm layer to the exact ones of all rows; `network` is in eval mode.
 
@@ -166,16 +166,17 @@ def calibrate_running_statistics(
     if not layers:
         return
     calls: Counter[BatchNorm] = Counter()  # in the order of the first calls
-    _visit(network, chunks[0], layers, lambda layer, _: calls.update([layer]))
+    _visit(network, next(iter(chunks)), layers, lambda layer, _: calls.update([layer]))
 
-    if len(chunks) == 1 and set(calls.values()) == {1}:  # a layer gets all its values in one call
+    single = isinstance(chunks, Sequence) and len(chunks) == 1
+    if single and set(calls.values()) == {1}:  # a layer gets all its values in one call
 
         def set_at_once(layer: BatchNorm, values: Tensor) -> None:
             moments = Moments((layer.num_features, 1))
             moments.add(values.reshape(*values.shape[:2], -1))
             _set_running_statistics(layer, moments)
 
-        _visit(network, chunks[0], list(calls), set_at_once)
+        _visit(network, next(iter(chunks)), list(calls), set_at_once)
         return
     for layer, times in calls.items():
         moments, seen = Moments((layer.num_features, 1)), 0

@@ -8,6 +8,7 @@ import platform
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
@@ -15,6 +16,7 @@ from types import FrameType
 from typing import Any
 
 import torch
+from numpy.typing import NDArray
 
 from tikas.data.batches import generator
 
@@ -48,6 +50,15 @@ def pick_device(device: str | torch.device | None = None) -> torch.device:
             f"device={device!r} is not available on this machine. Give 'cpu', or 'cuda' if there is a GPU."
         ) from error
     return found
+
+
+def as_tensor(array: NDArray[Any]) -> torch.Tensor:
+    """Return a tensor with the memory of an array, which is not written to even if PyTorch would let it."""
+    if array.flags.writeable:
+        return torch.from_numpy(array)
+    with warnings.catch_warnings():  # torch warns that it could be written to
+        warnings.simplefilter("ignore", UserWarning)
+        return torch.from_numpy(array)
 
 
 @contextmanager
