@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tikas.data.datasets import Dataset
+    from tikas.data.sources import AnyRows
     from tikas.data.splits import Split
     from tikas.estimators import LadderClassifier, LadderRegressor
 
@@ -51,6 +52,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "fashion-mnist": {"labels": "100", **_settings_of(FULL)},
     "cifar10": {"labels": "4000", **_settings_of(LARGE_GAMMA)},
     "table": {"labels": "all", "preprocess": "standardize"},
+    "tables": {"labels": "all", "preprocess": "standardize"},
     "folder": {"labels": "all"},
 }
 """Settings that differ from the defaults of the estimators, by data; for the paper's data sets, its settings."""
@@ -66,7 +68,11 @@ class ErrorColumn(NamedTuple):
 
 def train(
     data: Annotated[
-        str, typer.Option(help="digits, mnist, fashion-mnist, cifar10, or the path of a table or a folder of images.")
+        str,
+        typer.Option(
+            help="digits, mnist, fashion-mnist, cifar10, or the path of a table or of a folder of images or Parquet "
+            "files."
+        ),
     ] = "digits",
     target: Annotated[
         str | None, typer.Option(metavar="COLUMN", help="Column of a table with the labels; empty cells: unlabeled.")
@@ -164,6 +170,7 @@ def train(
     tikas train --data mnist --labels 100 --epochs 10
     tikas train --data my.csv --target kind
     tikas train --data my.csv --target price --task regression --ignore id name
+    tikas train --data my-parquet-files --target kind
     tikas train --data my-photos --network "conv 32 5 full" "max 2" "conv 64 3" global top
     """
     given: dict[str, Any] = {
@@ -268,6 +275,11 @@ def _read(
     if kind == "table":
         rows = read_table(data, target, ignore, task=task)
         return rows, _select(rows, slice(0))
+    if kind == "tables":
+        from tikas.data.parquet import read_parquet_folder
+
+        rows = read_parquet_folder(data, target, ignore, task)
+        return rows, _select(rows, slice(0))
     check_table_options(data, target=target, ignore=ignore, task=task == "regression")
     return read_folder(data) if kind == "folder" else load_dataset(data, data_dir)
 
@@ -347,10 +359,14 @@ def _estimator(rows: Dataset, settings: Mapping[str, Any]) -> LadderClassifier |
     return LadderClassifier(**settings, classes=rows.classes)
 
 
-def _features(rows: Dataset) -> NDArray[Any] | pd.DataFrame:
-    """Return the rows for an estimator: a data frame if the columns have names."""
+def _features(rows: Dataset) -> AnyRows | pd.DataFrame:
+    """Return the rows for an estimator: a data frame if the columns have names; rows of a source know them."""
     import pandas as pd
 
+    from tikas.data.sources import RowSource
+
+    if isinstance(rows.rows, RowSource):
+        return rows.rows
     return pd.DataFrame(rows.rows, columns=list(rows.feature_names)) if rows.feature_names else rows.rows
 
 
@@ -364,7 +380,14 @@ def _labels(rows: Dataset) -> NDArray[Any]:
 
 
 def _select(rows: Dataset, chosen: NDArray[Any] | slice) -> Dataset:
-    return replace(rows, rows=rows.rows[chosen], targets=rows.targets[chosen])
+    """Return some rows; those of a source are not read."""
+    from tikas.data.sources import RowSource, RowView
+
+    source, targets = rows.rows, rows.targets[chosen]
+    if isinstance(source, RowSource) and len(targets):
+        selected = None if isinstance(chosen, slice) else chosen
+        return replace(rows, rows=RowView(source, rows=selected), targets=targets)
+    return replace(rows, rows=source[chosen], targets=targets)
 
 
 def _errors(estimator: LadderClassifier | LadderRegressor, column: ErrorColumn, first_seed: int) -> list[float]:

@@ -92,8 +92,8 @@ class Dataset:
         return 1 if self.classes is None else len(self.classes)
 
 
-def kind_of(data: str) -> Literal["data set", "table", "folder"]:
-    """Return what `data` is: the name of a data set, or the path of a table or of a folder of images.
+def kind_of(data: str) -> Literal["data set", "table", "tables", "folder"]:
+    """Return what `data` is: the name of a data set, or the path of a table, of a folder of tables or one of images.
 
     Raises FileNotFoundError, with similar names, if it is none of these.
     """
@@ -104,9 +104,11 @@ def kind_of(data: str) -> Literal["data set", "table", "folder"]:
         similar = _similar_names(path)
         raise FileNotFoundError(
             f"There is no data set, file or folder {data!r}. Give one of {', '.join(DATASETS)}, or the path of a table "
-            "or of a folder of images." + (f" Did you mean {' or '.join(similar)}?" if similar else "")
+            "or of a folder of images or Parquet files." + (f" Did you mean {' or '.join(similar)}?" if similar else "")
         )
-    return "folder" if path.is_dir() else "table"
+    if not path.is_dir():
+        return "table"
+    return "tables" if any(path.glob("*.parquet")) else "folder"
 
 
 def _similar_names(path: Path) -> list[str]:

@@ -26,12 +26,23 @@ from torch import Tensor, nn
 from tikas.data.datasets import Dataset
 from tikas.data.images import as_columns, as_images, as_shaped, warn_channels_last
 from tikas.data.labels import check_sample_weight
-from tikas.data.sources import STREAM_FROM, AnyRows, ArrayRows, RowSource, RowView, SparseRows, chunks, spread_sample
+from tikas.data.sources import (
+    CHUNK_VALUES,
+    STREAM_FROM,
+    AnyRows,
+    ArrayRows,
+    RowSource,
+    RowView,
+    SparseRows,
+    chunks,
+    spread_sample,
+)
 from tikas.data.splits import Split
 from tikas.data.transforms import TRANSFORMS, NotedRange, check_scale, value_range, warn_few_rows, warn_other_scale
 from tikas.model.gamma import gamma
 from tikas.model.ladder import Model
 from tikas.model.specs import RungSpec, channels_last_hint
+from tikas.training.callbacks import row_bar
 from tikas.training.checkpoint import Checkpointer, weights_digest
 from tikas.training.engines import SECOND_THREAD_FROM
 from tikas.training.environment import (
@@ -154,7 +165,7 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         validate_data(self, table, reset=reset, skip_check_array=True)
         return source
 
-    def _as_floats(self, X: ArrayLike, *, reset: bool) -> Array:
+    def _as_floats(self, X: ArrayLike | RowSource, *, reset: bool) -> Array:
         """Return X as finite float32 ``(n, ...)``, sparse if it is; `reset` as for `validate_data`."""
         try:
             with np.errstate(over="ignore", invalid="ignore"):  # check_array raises if values are infinite
@@ -257,7 +268,7 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
 
     def _fit_preparation_of_source(self, rows: RowSource, recipe: Recipe) -> RowSource:
         """Do the same for rows that are not in memory, in one pass over them, which also checks their values."""
-        noted = NotedRange(chunks(rows), rows.feature_names)
+        noted = NotedRange(self._chunks_with_progress(rows, "reading"), rows.feature_names)
         earlier_range = None if self._earlier_members() is None else self.input_range_
         if self._earlier_members() is None and recipe.preprocess != "none":
             transform = TRANSFORMS[recipe.preprocess]
@@ -273,6 +284,16 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
             return rows
         self.input_range_ = value_range(preparation(torch.from_numpy(bounds)).numpy(), recipe.preprocess, earlier_range)
         return RowView(rows, transform=lambda values: preparation(torch.from_numpy(values)).numpy())
+
+    def _chunks_with_progress(
+        self, rows: AnyRows, title: str, chosen: NDArray[np.int64] | None = None, values: int = CHUNK_VALUES
+    ) -> Iterator[Array]:
+        """Yield rows in chunks; with `verbose`, draw a progress bar for those of a source."""
+        shown = self.verbose and isinstance(rows, RowSource)
+        with row_bar(title, len(rows) if chosen is None else len(chosen), shown=shown) as advance:
+            for chunk in chunks(rows, chosen, values):
+                yield chunk
+                advance(len(chunk))
 
     def _set_result(self, result: TrainingResult, recipe: Recipe, seeds: list[int]) -> None:
         """Set the fitted attributes, and warn about members that diverged and about an interruption."""
@@ -362,7 +383,7 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
 
     # Prediction
 
-    def _predict(self, X: ArrayLike, kind: Prediction) -> Array:
+    def _predict(self, X: ArrayLike | RowSource, kind: Prediction) -> Array:
         """Check X and return the mean prediction of the members."""
         check_is_fitted(self)
         with plain_computation():
@@ -400,7 +421,8 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         copies = [_encoder_copy(member).to(device, dtype) for member in self.ladders_]
         size = min(MAX_CHUNK_ROWS if dense else MAX_CHUNK_IMAGES, MAX_CHUNK_VALUES // max(map(prod, first.shapes)))
         with full_precision(), single_thread(dense and products < SECOND_THREAD_FROM):
-            for chunk in chunks(rows, chosen, max(1, size) * prod(rows.shape[1:])):
+            values = max(1, size) * prod(rows.shape[1:])
+            for chunk in self._chunks_with_progress(rows, "predicting", chosen, values):
                 if isinstance(rows, RowSource):
                     assert_all_finite(chunk, input_name="X")
                 prepared = self._prepare(as_tensor(chunk)).to(device, dtype)
@@ -418,12 +440,12 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
             rows = self.preparation_(rows.double() if len(shape) == 1 else rows)
         return rows.reshape(len(rows), *shape)
 
-    def transform(self, X: ArrayLike) -> Array:
+    def transform(self, X: ArrayLike | RowSource) -> Array:
         """Return the normalized activations of the output layer, before its nonlinearity, averaged over the members.
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features) or (n_samples, [channels,] height, width)
+        X : array-like, sparse matrix or RowSource, (n_samples, n_features) or (n_samples, [channels,] height, width)
             Rows with the same scale as those of `fit`.
 
         Returns

@@ -20,6 +20,7 @@ from tikas.data.labels import (
     label_weights,
     one_per_row,
 )
+from tikas.data.sources import RowSource
 from tikas.data.splits import Split
 from tikas.estimators.base import Array, LadderEstimator, require_unchanged, select
 from tikas.training.callbacks import progress_bar
@@ -173,7 +174,7 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
 
     def fit(
         self,
-        X: ArrayLike,
+        X: ArrayLike | RowSource,
         y: ArrayLike,
         sample_weight: ArrayLike | None = None,
         *,
@@ -183,7 +184,7 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features) or (n_samples, [channels,] height, width)
+        X : array-like, sparse matrix or RowSource, (n_samples, n_features) or (n_samples, [channels,] height, width)
             Labeled and unlabeled rows, scaled to about unit size.
         y : array-like of shape (n_samples,)
             Class labels: whole numbers, strings or booleans; -1, None, NaN or ``pd.NA`` for unlabeled rows.
@@ -248,12 +249,12 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
         self._delete_snapshots(checkpointer)
         return self
 
-    def predict_proba(self, X: ArrayLike) -> Array:
+    def predict_proba(self, X: ArrayLike | RowSource) -> Array:
         """Return the probability of each class, averaged over the members.
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features) or (n_samples, [channels,] height, width)
+        X : array-like, sparse matrix or RowSource, (n_samples, n_features) or (n_samples, [channels,] height, width)
             Rows with the same scale as those of `fit`.
 
         Returns
@@ -271,12 +272,12 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
         """
         return self._predict(X, "probabilities")
 
-    def predict(self, X: ArrayLike) -> Array:
+    def predict(self, X: ArrayLike | RowSource) -> Array:
         """Return the most probable class of each row.
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features) or (n_samples, [channels,] height, width)
+        X : array-like, sparse matrix or RowSource, (n_samples, n_features) or (n_samples, [channels,] height, width)
             Rows with the same scale as those of `fit`.
 
         Returns
@@ -295,12 +296,12 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
         probabilities = self._predict(X, "probabilities")
         return np.asarray(self.classes_[probabilities.argmax(1)])
 
-    def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
+    def score(self, X: ArrayLike | RowSource, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """Return the accuracy on the labeled rows.
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features) or (n_samples, [channels,] height, width)
+        X : array-like, sparse matrix or RowSource, (n_samples, n_features) or (n_samples, [channels,] height, width)
             Rows with the same scale as those of `fit`.
         y : array-like of shape (n_samples,)
             Class labels; unlabeled rows are ignored.

@@ -12,6 +12,7 @@ from sklearn.base import RegressorMixin
 from sklearn.metrics import r2_score
 
 from tikas.data.labels import mean_and_deviation, one_per_row, regression_values
+from tikas.data.sources import RowSource
 from tikas.data.splits import Split
 from tikas.estimators.base import Array, LadderEstimator, select
 from tikas.training.callbacks import progress_bar
@@ -142,7 +143,7 @@ class LadderRegressor(RegressorMixin, LadderEstimator):  # type: ignore[misc]
 
     def fit(
         self,
-        X: ArrayLike,
+        X: ArrayLike | RowSource,
         y: ArrayLike,
         sample_weight: ArrayLike | None = None,
         *,
@@ -152,7 +153,7 @@ class LadderRegressor(RegressorMixin, LadderEstimator):  # type: ignore[misc]
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features) or (n_samples, [channels,] height, width)
+        X : array-like, sparse matrix or RowSource, (n_samples, n_features) or (n_samples, [channels,] height, width)
             Labeled and unlabeled rows, scaled to about unit size.
         y : array-like of shape (n_samples,)
             Numbers; NaN, None or ``pd.NA`` for unlabeled rows.
@@ -225,12 +226,12 @@ class LadderRegressor(RegressorMixin, LadderEstimator):  # type: ignore[misc]
         """Return standardized outputs ``(n, 1)`` on the scale of the targets, ``(n,)``."""
         return outputs[:, 0] * self.target_deviation_ + self.target_mean_
 
-    def predict(self, X: ArrayLike) -> Array:
+    def predict(self, X: ArrayLike | RowSource) -> Array:
         """Return the predicted value of each row, averaged over the members.
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features) or (n_samples, [channels,] height, width)
+        X : array-like, sparse matrix or RowSource, (n_samples, n_features) or (n_samples, [channels,] height, width)
             Rows with the same scale as those of `fit`.
 
         Returns
@@ -248,12 +249,12 @@ class LadderRegressor(RegressorMixin, LadderEstimator):  # type: ignore[misc]
         """
         return self._to_values(self._predict(X, "outputs"))
 
-    def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
+    def score(self, X: ArrayLike | RowSource, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """Return the coefficient of determination R² on the labeled rows.
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features) or (n_samples, [channels,] height, width)
+        X : array-like, sparse matrix or RowSource, (n_samples, n_features) or (n_samples, [channels,] height, width)
             Rows with the same scale as those of `fit`.
         y : array-like of shape (n_samples,)
             Numbers; unlabeled rows are ignored.

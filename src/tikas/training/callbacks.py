@@ -13,13 +13,15 @@ if TYPE_CHECKING:
 class Progress(NamedTuple):
     """State of a fit: epochs done and in total, each training member's newest history line, or a message before it.
 
-    With members in several groups, trained one after the other, the epochs of all groups count.
+    With members in several groups, trained one after the other, the epochs of all groups count. Within a long epoch,
+    `part` is the share of it that is done; there is no line and no message then.
     """
 
     epoch: int
     epochs: int
     members: Sequence[Mapping[str, Any]]
     message: str = ""
+    part: float = 0.0
 
 
 @contextmanager
@@ -54,6 +56,9 @@ def progress_bar(
 
         def update(progress: Progress) -> None:
             nonlocal error
+            if progress.part:
+                bar.update(task, completed=progress.epoch + progress.part)
+                return
             lines = progress.members
             if not lines:  # another group of members starts
                 error = None
@@ -63,6 +68,25 @@ def progress_bar(
             bar.update(task, total=progress.epochs, completed=progress.epoch, figures=figures)
 
         yield update
+
+
+@contextmanager
+def row_bar(
+    title: str, rows: int, *, shown: bool = True, console: Console | None = None
+) -> Iterator[Callable[[int], None]]:
+    """Draw a progress bar of rows with the time left, on standard error if that is a terminal.
+
+    Yields a function to call with the number of rows that were done since the last call.
+    """
+    from rich.console import Console as RichConsole
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    console = console or RichConsole(stderr=True)
+    columns = TextColumn("{task.description}"), BarColumn(bar_width=20), MofNCompleteColumn(), TimeRemainingColumn()
+    with Bar(*columns, console=console, transient=True, disable=not (shown and console.is_terminal)) as bar:
+        task = bar.add_task(title, total=rows)
+        yield lambda done: bar.advance(task, done)
 
 
 def _print_message(console: Console, title: str, message: str) -> None:

@@ -150,7 +150,8 @@ class Trainer:
     device : str or torch.device, optional
         Default: a GPU if there is one, else the CPU.
     callbacks : sequence of callable, optional
-        Each is called with a `Progress` before the first epoch and after every epoch.
+        Each is called with a `Progress` before the first epoch and after every epoch, and about once a second within
+        long epochs of a fit with a checkpointer or with rows that are read from files.
     build : callable, default=Recipe.build
         Builds a member from a recipe, the shape of a row, the number of outputs and a seed.
     checkpointer : Checkpointer, optional
@@ -375,6 +376,12 @@ class _Run:
         for callback in self.trainer.callbacks:
             callback(progress)
 
+    def report_part(self, part: float) -> None:
+        """Tell the callbacks which share of an epoch is done."""
+        progress = Progress(self.epochs_done, self.group_count * self.recipes[0].epochs, [], part=part)
+        for callback in self.trainer.callbacks:
+            callback(progress)
+
     def _bytes_per_member(self) -> int:
         """Estimate what a member of rungs needs while it trains: parameters, latents and noise."""
         recipe = self.recipes[0]
@@ -431,9 +438,9 @@ class _Group:
     def train(self, result: TrainingResult) -> None:
         """Train the epochs that are left, and add the members to the result."""
         recipes, updates, checkpointer = self.recipes, self.batches.updates, self.checkpointer
-        # With a checkpointer, an epoch is trained in parts of about a second, to stop and save between two of them.
-        # Modules draw from generators that are seeded once an epoch.
-        divided = checkpointer is not None and self.packable
+        # With a checkpointer, an epoch is trained in parts of about a second, to stop and save between two of them; so
+        # are long epochs of streamed rows, to report them. Modules draw from generators that are seeded once an epoch.
+        divided = (checkpointer is not None or self.run.streamed) and self.packable
         part = self.batches.block if divided else updates
         device, exact = self.run.device, self.recipe.precision == "exact"
         with (
@@ -458,6 +465,7 @@ class _Group:
                                 part = self.batches.block * max(1, int(part / self.batches.block / seconds))
                                 if len(self.costs) < updates:
                                     self._save_if_due(within_epoch=True)
+                                    self.run.report_part(len(self.costs) / updates)
                         if len(self.costs) < updates:
                             break
                         lines = _history_lines(recipes, self.costs, rates, epoch, time.perf_counter() - started)
