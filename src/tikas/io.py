@@ -178,7 +178,7 @@ class Predictor:
             return map(self, batch)
         model = _load_once(self.path, self.path.stat().st_mtime_ns)
         columns = {name: np.asarray(batch[name]) for name in self.keep}
-        columns |= _predict_columns(model, _features(model, batch, self.keep), probabilities=self.probabilities)
+        columns |= predict_columns(model, _features(model, batch, self.keep), probabilities=self.probabilities)
         return columns if isinstance(batch, Mapping) else type(batch)(columns, index=batch.index)
 
 
@@ -201,7 +201,7 @@ def _features(model: LadderEstimator, batch: Any, leave_out: Sequence[str]) -> A
     return rows if rows.ndim > 1 else rows[:, np.newaxis]
 
 
-def _predict_columns(model: Any, rows: Any, *, probabilities: bool) -> dict[str, NDArray[Any]]:
+def predict_columns(model: Any, rows: Any, *, probabilities: bool) -> dict[str, NDArray[Any]]:
     """Return the columns of the predictions; of an empty batch too, which an estimator does not take."""
     if model.task == "regression":
         return {"prediction": model.predict(rows) if len(rows) else np.empty(0)}

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tikas.cli.options import Device, check_output, check_table_options, print_error
+from tikas.cli.options import Device, Quiet, check_output, check_table_options, print_error
+
+ROWS_AT_A_TIME = 65_536
+"""Rows of Parquet files that are in memory at a time."""
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,7 +29,9 @@ def predict(
     file: Annotated[
         Path,
         typer.Argument(
-            metavar="FILE", help="Rows: .csv, .tsv, .npy, .npz or .parquet; or a folder of images, also in subfolders."
+            metavar="FILE",
+            help="Rows: .csv, .tsv, .npy, .npz or .parquet; a folder of .parquet files; or a folder of images, also in "
+            "subfolders.",
         ),
     ],
     target: Annotated[
@@ -40,18 +47,24 @@ def predict(
         bool, typer.Option("--probabilities", help="One column 'probability:CLASS' for each class.")
     ] = False,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="CSV file to write. Default: print.")
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="File to write: .csv, or .parquet for such files. Default: print."
+        ),
     ] = None,
     device: Device = None,
+    quiet: Quiet = False,
 ) -> None:
     """Predict rows or images with a saved model.
 
     Prints the predictions as CSV, and their error on labeled rows to standard error. Images are labeled if the name of
-    their folder is a class.
+    their folder is a class. A folder of Parquet files is read part by part, and the columns prediction and probability
+    are written in the order of the files.
 
     \b
     tikas predict models/mine.safetensors rows.csv
     tikas predict models/mine.safetensors rows.csv --target kind --probabilities -o predictions.csv
+    tikas predict models/mine.safetensors folder-of-parquet-files -o predictions.parquet
     tikas predict models/photos.safetensors new-photos
     """
     if output is not None:
@@ -59,6 +72,7 @@ def predict(
 
     import pandas as pd
 
+    from tikas.data.datasets import kind_of
     from tikas.io import load
     from tikas.training.environment import pick_device
 
@@ -67,6 +81,9 @@ def predict(
     if probabilities and model.task == "regression":
         raise ValueError(f"--probabilities: {model_path} predicts values, not classes.")
 
+    if kind_of(str(file)) == "tables":
+        _predict_parquet(model, file, target, ignore or [], output, probabilities=probabilities, quiet=quiet)
+        return
     table: dict[str, Any] = {}
     if file.is_dir():
         check_table_options(file, target=target, ignore=ignore)
@@ -86,6 +103,89 @@ def predict(
         output.write_text(text)
     if labels is not None:
         _print_error_rate(model, predicted, labels)
+
+
+def _predict_parquet(
+    model: LadderClassifier | LadderRegressor,
+    folder: Path,
+    target: str | None,
+    ignore: list[str],
+    output: Path | None,
+    *,
+    probabilities: bool,
+    quiet: bool,
+) -> None:
+    """Predict the rows of a folder of Parquet files part by part, and print the error on labeled rows."""
+    import numpy as np
+    import pandas as pd
+
+    from tikas.data.parquet import open_parquet
+    from tikas.io import predict_columns
+    from tikas.training.callbacks import row_bar
+
+    names = [str(name) for name in getattr(model, "feature_names_in_", ())]
+    rows, labels = open_parquet(folder, target, ignore, model.task, columns=names)
+    predicted = []
+    with row_bar("predicting", len(rows), shown=not quiet and output is not None) as advance, _writer(output) as write:
+        for start in range(0, len(rows), ROWS_AT_A_TIME):
+            part = rows[start : start + ROWS_AT_A_TIME]
+            X = pd.DataFrame(part, columns=names) if names else part
+            columns = predict_columns(model, X, probabilities=probabilities)
+            write(pd.DataFrame(columns))
+            if labels is not None:
+                predicted.append(columns["prediction"])
+            advance(len(part))
+    if labels is not None:
+        _print_error_rate(model, np.concatenate(predicted), labels)
+
+
+@contextmanager
+def _writer(path: Path | None) -> Iterator[Callable[[pd.DataFrame], None]]:
+    """Yield a function that writes parts of a table, one below the other, to a CSV or Parquet file, or prints them.
+
+    The file appears when it is complete.
+    """
+    if path is None:
+        count = 0
+
+        def show(part: pd.DataFrame) -> None:
+            nonlocal count
+            print(part.to_csv(index=False, header=count == 0, lineterminator="\n"), end="")
+            count += len(part)
+
+        yield show
+        return
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        with _parquet_writer(partial) if path.suffix.lower() == ".parquet" else _csv_writer(partial) as write:
+            yield write
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def _csv_writer(path: Path) -> Iterator[Callable[[pd.DataFrame], None]]:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        yield lambda part: part.to_csv(file, index=False, header=file.tell() == 0, lineterminator="\n")
+
+
+@contextmanager
+def _parquet_writer(path: Path) -> Iterator[Callable[[pd.DataFrame], None]]:
+    import pyarrow as pa
+    from pyarrow.parquet import ParquetWriter
+
+    with ExitStack() as stack:
+        writer = None
+
+        def write(part: pd.DataFrame) -> None:
+            nonlocal writer
+            table = pa.Table.from_pandas(part, preserve_index=False)
+            if writer is None:
+                writer = stack.enter_context(ParquetWriter(path, table.schema))
+            writer.write_table(table)
+
+        yield write
 
 
 def _read_folder(

@@ -111,7 +111,11 @@ def find_parquet(folder: str | os.PathLike[str]) -> list[Path]:
 
 
 def open_parquet(
-    folder: str | os.PathLike[str], target: str | None = None, ignore: Sequence[str] = (), task: Task = "classification"
+    folder: str | os.PathLike[str],
+    target: str | None = None,
+    ignore: Sequence[str] = (),
+    task: Task = "classification",
+    columns: Sequence[str] = (),
 ) -> tuple[ParquetRows, Array | None]:
     """Return the rows of a folder of Parquet files, which stay there, and their targets, to be given to `fit`.
 
@@ -126,6 +130,8 @@ def open_parquet(
         Columns to leave out. All others are features and must be numbers or booleans.
     task : {"classification", "regression"}, default="classification"
         Whether the targets are classes or values.
+    columns : sequence of str, default=()
+        The features, in this order. Default: all columns but `target` and `ignore`, in the order of the first file.
 
     Returns
     -------
@@ -171,13 +177,15 @@ def open_parquet(
     for file in files:
         with _reading(file):
             schemas.append(pq.read_schema(file))
-    names = _feature_names(files[0], schemas[0], [*ignore, *([target] if target else [])])
+    left_out = [*ignore, *([target] if target else [])]
+    names = list(columns) or _feature_names(files[0], schemas[0], left_out)
     for file, schema in zip(files, schemas, strict=True):
         _check_schema(file, schema, names, target)
     rows = ParquetRows(files, names)
     if not len(rows):
         raise ValueError(f"{path} has no rows.")
-    _warn(path, rows)
+    if not columns:
+        _warn(path, rows)
     return rows, None if target is None else _read_targets(files, target, task)
 
 
