@@ -4,15 +4,15 @@
 
 Parts, of which ``--parts`` chooses some:
 
-speed    An array of MNIST's training images, tiled to ``--gigabytes`` with noise on every pixel, is written to
-         ``--folder``. Two engines of the estimators' default network train in turns: on the file, and on the first rows
-         of it in memory. A turn is ten windows of the file. The file's pages are dropped from the cache before; how much
-         was read from the disk is recorded.
+speed    MNIST's training images, drawn until there are ``--gigabytes``, each with its own noise on every pixel, are
+         written to ``--folder``. Two engines of the estimators' default network train in turns: on the file, and on its
+         first 200,000 rows in memory. A turn is ten windows of the file. The file's pages are dropped from the cache
+         before; how much was read from the disk is recorded (`gigabytes_from_disk`).
 fit      `LadderClassifier().fit` on that file for one epoch, in a process of its own.
 memory   The same for arrays in memory and a sparse matrix.
 
 Memory is what the kernel tells of the process (Linux): `peak` is the largest resident set during `fit` (VmHWM), and
-`baseline` the resident set before it, when libraries are loaded, an array in memory is filled, and a small fit was made.
+`baseline` the resident set before it: libraries are loaded, an array in memory is filled, and a small fit was made.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -92,8 +93,6 @@ def measure_speed(path: Path, options: Any) -> None:
 
     file = np.load(path, mmap_mode="r")
     held = np.array(file[: min(len(file), 200_000)])
-    from dataclasses import replace
-
     recipe = replace(SMALL, costs=default_costs(SMALL.network, held[:1000], "classification"))
     engines = {}
     for name, rows in (("file", file), ("memory", held)):
@@ -109,7 +108,7 @@ def measure_speed(path: Path, options: Any) -> None:
     small = multiplications([model], batches) < SECOND_THREAD_FROM
     streamed = engines["file"].batches
     turn = WINDOWS_IN_A_TURN * streamed.window
-    turns = max(1, streamed.updates // turn)
+    turns = min(options.turns, max(1, streamed.updates // turn))
     seconds: dict[str, list[float]] = {name: [] for name in engines}
     done = dict.fromkeys(engines, 0)
 
@@ -197,6 +196,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path("build/streaming"), help="where the file is written")
     parser.add_argument("--data-dir", type=Path, help="folder with the files of MNIST")
     parser.add_argument("--gigabytes", type=float, default=10.0)
+    parser.add_argument("--turns", type=int, default=1000, help="most turns; by default, as many as the file has")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--quick", action="store_true", help="small arrays, and nothing is compiled")
     parser.add_argument("--case", type=json.loads, help="fit to this array in this process (used by the script itself)")
