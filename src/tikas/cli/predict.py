@@ -81,7 +81,7 @@ def predict(
     if probabilities and model.task == "regression":
         raise ValueError(f"--probabilities: {model_path} predicts values, not classes.")
 
-    if kind_of(str(file)) == "tables":
+    if file.is_dir() and kind_of(str(file)) == "tables":
         _predict_parquet(model, file, target, ignore or [], output, probabilities=probabilities, quiet=quiet)
         return
     table: dict[str, Any] = {}

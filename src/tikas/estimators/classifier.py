@@ -136,7 +136,8 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
 
     X may be a table ``(n, features)``, color images ``(n, channels, height, width)`` or gray images ``(n, height,
     width)``. A network that starts with a dense layer flattens images. A model fitted on images also predicts flattened
-    ones.
+    ones. Sparse matrices are made dense batch by batch. Arrays on disk (`numpy.memmap`) of 1 GiB or more, and a
+    `RowSource` such as `tikas.data.parquet.open_parquet` returns, are not loaded, but read while the members train.
 
     A module is copied for each member, converted to float32 and given X as it is. Training starts from the module's
     weights, so members differ only in the order of rows and in noise. `noise` has one or two values (the second for

@@ -123,7 +123,8 @@ class LadderRegressor(RegressorMixin, LadderEstimator):  # type: ignore[misc]
 
     X may be a table ``(n, features)``, color images ``(n, channels, height, width)`` or gray images ``(n, height,
     width)``. A network that starts with a dense layer flattens images. A model fitted on images also predicts flattened
-    ones.
+    ones. Sparse matrices are made dense batch by batch. Arrays on disk (`numpy.memmap`) of 1 GiB or more, and a
+    `RowSource` such as `tikas.data.parquet.open_parquet` returns, are not loaded, but read while the members train.
 
     Examples
     --------
