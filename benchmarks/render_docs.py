@@ -149,6 +149,30 @@ def processes_table() -> str:
     return markdown_table(header, rows, text_columns=0)
 
 
+def streaming_memory_table() -> str:
+    """Peak memory of fits, by what they were given."""
+    records = [each for each in read_records(RESULTS / "streaming.jsonl") if not each["quick"]]
+    rows = []
+    for what in dict.fromkeys(each["what"] for each in records if "peak_mb" in each):
+        record = last(records, what=what)
+        if record:
+            megabytes = [f"{record[name]:.0f}" for name in ("peak_mb", "more_than_before_mb")]
+            rows.append([what, f"{record['gigabytes']:.3g}", *megabytes])
+    return markdown_table(["rows", "GB as float32", "peak, MB", "above before, MB"], rows)
+
+
+def streaming_speed_table() -> str:
+    """Milliseconds per update on rows in a file and in memory."""
+    rows = []
+    for record in read_records(RESULTS / "streaming.jsonl"):
+        if record["what"] == "speed" and not record["quick"]:
+            times = [f"{record['ms']:.2f}", f"{record['ms_in_memory']:.2f}", f"{record['ratio']:.2f}"]
+            sizes = [f"{record['gigabytes']:.1f}", f"{record['gigabytes_from_disk']:.1f}"]
+            rows.append([record["hardware"], *sizes, *times])
+    header = ["hardware", "GB in the file", "read from the disk", "ms, file", "ms, in memory", "speed"]
+    return markdown_table(header, rows)
+
+
 def statistics_table(records: Records) -> str:
     """Test errors with statistics of all training rows and of the labeled rows alone, for the same members."""
     names = ["text/full/50", "table1/full/100", "table1/full/1000", "table2/small-gamma/100", "table3/large-gamma/4000"]
@@ -202,6 +226,8 @@ def tables(records: Records) -> dict[str, str]:
         "processes-traffic": traffic_table(),
         "soak": soak_table(),
         "starts": start_table(),
+        "streaming-memory": streaming_memory_table(),
+        "streaming-speed": streaming_speed_table(),
         "statistics": statistics_table(records),
     }
 

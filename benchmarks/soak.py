@@ -6,7 +6,8 @@ Three tasks: a fit in Python, `tikas train` and `tikas reproduce`. Epochs have t
 after each. SIGKILL comes after a random part of the time that the task takes, every second time not before a file is
 being written; the same call then continues, and may be killed again. A kill is survived if in the end every weight, the
 history (without its seconds), every prediction, every record and every printed error equal those of the task without
-kills, and no snapshot is left. A fourth task, "compiled fit", takes a C++ compiler and some minutes more.
+kills, and no snapshot is left. Two more tasks are "streamed fit", on rows in a file, and "compiled fit", which takes a
+C++ compiler and some minutes more.
 """
 
 from __future__ import annotations
@@ -62,6 +63,37 @@ def compiled_fit(epochs: int) -> None:
     fit(epochs)
 
 
+def streamed_fit(epochs: int) -> None:
+    """Do the same with rows that are read from a file, of which a window has one update."""
+    from tikas import LadderClassifier
+    from tikas.data import batches
+    from tikas.data.sources import ArrayRows
+    from tikas.data.splits import split
+
+    rows = load_flat("digits")[0]
+    if not Path("rows.npy").exists():
+        np.save("new.npy", rows.rows)
+        Path("new.npy").rename("rows.npy")
+    source = ArrayRows(np.load("rows.npy", mmap_mode="r"))
+    source.block_edges = np.append(np.arange(0, len(source), 20), len(source))
+    batches.WINDOW_BYTES = 0
+    classifier = LadderClassifier(
+        NETWORK,
+        preprocess="standardize",
+        epochs=epochs,
+        batch_size=BATCH_SIZE,
+        n_members=2,
+        checkpoint="fit.unfinished",
+        checkpoint_every=0,
+        random_state=0,
+        device="cpu",
+    )
+    splits = [split(rows.targets, 50, validation=97, seed=seed) for seed in range(2)]
+    classifier.fit(source, rows.targets, splits=splits)
+    np.save("predictions.npy", classifier.predict_proba(source))
+    classifier.save("model.safetensors")
+
+
 def train(epochs: int) -> None:
     """Train a ladder and its baseline on the command line."""
     from tikas.cli import main
@@ -96,6 +128,7 @@ TASKS = {
     "tikas train": Task(train, 24),
     "tikas reproduce": Task(reproduce, 12),
     "compiled fit": Task(compiled_fit, 200),
+    "streamed fit": Task(streamed_fit, 24),
 }
 
 

@@ -1,5 +1,6 @@
 """Batches: every row gets its turn with fresh noise, and what a member sees depends on its seed alone."""
 
+import time
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -11,7 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tikas.data.batches import Batch, Batches, generator
+from tikas.data import batches as batches_module
+from tikas.data.batches import Batch, Batches, StreamedBatches, generator
+from tikas.data.sources import RowSource
 from tikas.data.splits import Split
 
 SHAPES = [(2,), (5,), (5,), (3,)]
@@ -296,3 +299,131 @@ def test_restored_batches_continue_exactly(seeds: tuple[int, ...]) -> None:
         restored.load_state_dict(state)
         for one, other in zip(expected, [*next_epoch(restored), *next_epoch(restored)], strict=True):
             assert_same(one, other)
+
+
+# Rows that are read while members train.
+
+
+class Source(RowSource):
+    """Rows that hold their own index; notes which are read, and takes its time."""
+
+    def __init__(self, rows: int, block: int | None, seconds: float = 0.0) -> None:
+        super().__init__((rows, 2))
+        self.block_edges = None if block is None else np.append(np.arange(0, rows, block), rows)
+        self.seconds = seconds
+        self.read: list[np.ndarray] = []
+
+    def take(self, rows: np.ndarray) -> np.ndarray:
+        time.sleep(self.seconds)
+        self.read.append(rows)
+        return np.stack([rows, -rows], 1).astype(np.float32)
+
+
+def stream(
+    source: Source, splits: Split | Sequence[Split], seeds: Sequence[int] = (0,), *, window: int = 2, **options: Any
+) -> StreamedBatches:
+    """Make batches of ten rows, and windows of this many batches."""
+    splits = [splits] if isinstance(splits, Split) else splits
+    indices = torch.arange(len(source))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(batches_module, "WINDOW_BYTES", window * 10 * 2 * 4)
+        return StreamedBatches(
+            source, indices % 3, indices / 7, splits, seeds, SHAPES, 10, 6, device=torch.device("cpu"), **options
+        )
+
+
+@pytest.mark.parametrize("options", [{}, {"block": 3}, {"denoising": False}], ids=["", "block", "no denoising"])
+@pytest.mark.parametrize("labels", [9, 90], ids=["few labels", "all labels"])
+@pytest.mark.parametrize("seeds", [(3,), (3, 4)], ids=["one member", "two members"])
+def test_streamed_rows_that_can_be_read_one_by_one_come_in_the_same_batches(seeds, labels, options) -> None:
+    splits = [make_split(97, labels, validation=7, seed=seed) for seed in seeds]
+    with_source = stream(Source(97, None), splits, seeds, **options)
+    in_memory = make_batches(splits, seeds, **options)
+    for _ in range(3):
+        for one, other in zip(next_epoch(with_source), next_epoch(in_memory), strict=True):
+            assert_same(one, other)
+    with_source.close()
+
+
+def test_streamed_blocks_give_every_row_its_turn_and_each_window_the_rows_of_few_blocks() -> None:
+    split = make_split(1000, 20, validation=37)
+    batches = stream(Source(1000, 5), split, window=8)
+    orders = []
+    for _ in range(3):
+        epoch = [indices_of(batch.unlabeled) for batch in next_epoch(batches)]
+        rows = torch.cat(epoch)
+        assert len(rows) == len(rows.unique()) == 960  # of 963: the others do not fill a batch
+        assert not set(rows.tolist()) & set(split.validation)
+        for window in rows.split(80):
+            assert len((window // 5).unique()) <= 80 / 5 * 963 / 1000 + 4  # some blocks lack rows, two are cut
+            assert len((window[:10] // 5).unique()) > 6  # mixed
+        orders.append(rows.tolist())
+    assert len({tuple(order) for order in orders}) == 3
+    batches.close()
+
+
+def test_the_order_of_streamed_blocks_depends_on_the_seed_alone() -> None:
+    split = make_split(300, 20)
+    alone, other = stream(Source(300, 7), split, (3,)), stream(Source(300, 7), split, (4,))
+    slow, ensemble = stream(Source(300, 7, seconds=0.002), split, (3,)), stream(Source(300, 7), [split] * 2, (4, 3))
+    for _ in range(2):
+        epochs = [next_epoch(batches) for batches in (alone, slow, ensemble, other)]
+        for one, same, many, different in zip(*epochs, strict=True):
+            assert_same(one, same)
+            assert_same(one, of_member(many, 1))
+            assert not torch.equal(one.unlabeled, different.unlabeled)
+    for batches in (alone, other, slow, ensemble):
+        batches.close()
+
+
+@pytest.mark.parametrize("block", [None, 7])
+@pytest.mark.parametrize("update", [0, 3, 7, 9])
+def test_streamed_batches_continue_exactly_from_any_update(block: int | None, update: int) -> None:
+    split = make_split(100, 9)
+    batches, restored = stream(Source(100, block), split, (3,), window=3), stream(Source(100, block), split, window=3)
+    for each in (batches, restored):
+        next_epoch(each)
+    if update:
+        batches.start_epoch()
+        for earlier in range(update):
+            batches.batch(earlier)
+    restored.load_state_dict(batches.state_dict(), update)  # between two epochs, the next order is drawn already
+    if not update:
+        for each in (batches, restored):
+            each.start_epoch()
+    for later in range(update, 10):
+        assert_same(batches.batch(later), restored.batch(later))
+    for each in (batches, restored):
+        each.close()
+
+
+def test_streamed_rows_are_read_once_an_epoch_and_labeled_ones_at_the_start() -> None:
+    split = make_split(100, 9)
+    source = Source(100, 7)
+    batches = stream(source, split, window=3)
+    assert sorted(source.read.pop()) == sorted(split.labeled)
+    for _ in range(2):
+        next_epoch(batches)
+    batches.close()
+    numbers = np.concatenate(source.read)
+    assert [len(rows) for rows in source.read] == [30, 30, 30, 10] * 2 + [
+        30
+    ]  # the last one for an epoch that never comes
+    assert np.unique(numbers[:100]).tolist() == list(range(100))
+
+
+def test_without_denoising_unlabeled_rows_are_not_read() -> None:
+    source = Source(100, 7)
+    batches = stream(source, make_split(100, 9), denoising=False)
+    next_epoch(batches)
+    batches.close()
+    assert len(source.read) == 1
+
+
+def test_an_error_while_reading_is_raised_where_the_rows_are_needed() -> None:
+    source = Source(100, 7)
+    batches = stream(source, make_split(100, 9))
+    source.take = lambda _: 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        next_epoch(batches)
+    batches.close()

@@ -321,9 +321,15 @@ class TestRows:
         with pytest.raises(ValueError, match="X has 3 features, but LadderClassifier is expecting 4"):
             classifier().fit(IRIS, PARTIAL).predict(IRIS[:, :3])
 
-    def test_sparse_rows_raise_type_error(self):
-        with pytest.raises(TypeError, match="Sparse data"):
-            classifier().fit(scipy.sparse.csr_array(IRIS), PARTIAL)
+    @pytest.mark.parametrize("kind", [scipy.sparse.csr_array, scipy.sparse.csc_matrix, scipy.sparse.coo_array])
+    @pytest.mark.parametrize("preprocess", ["none", "standardize"])
+    def test_sparse_rows_are_learned_as_dense_ones_are(self, kind, preprocess):
+        rows = np.where(np.abs(IRIS) < 1, 0, IRIS)
+        expected = classifier(preprocess=preprocess, n_members=2).fit(rows, PARTIAL)
+        model = classifier(preprocess=preprocess, n_members=2).fit(kind(rows), PARTIAL)
+        assert_array_equal(model.transduction_, expected.transduction_)
+        assert_array_equal(model.predict_proba(kind(rows)), expected.predict_proba(rows))
+        assert model.recipe_ == expected.recipe_
 
     @pytest.mark.parametrize(
         ("column", "kind", "message"),
@@ -669,7 +675,7 @@ class TestFailure:
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
-            patch.setattr(LadderClassifier, "_predict_rows", interrupted)
+            patch.setattr(LadderClassifier, "_predict_chunks", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 model.set_params(random_state=9).fit(IRIS, PARTIAL)
         assert same_objects(vars(model), {**attributes, "random_state": 9})

@@ -12,7 +12,9 @@ from sklearn.datasets import load_iris
 from torch import nn
 
 from tikas import Conv, LadderClassifier, LadderRegressor, MaxPool
+from tikas.data import batches as batches_module
 from tikas.data.batches import Batch, Batches
+from tikas.data.sources import ArrayRows
 from tikas.data.splits import split
 from tikas.estimators.base import LadderEstimator
 from tikas.training import checkpoint
@@ -27,6 +29,13 @@ SPLITS = [split(LABELS, labels=15, validation=30, seed=seed) for seed in range(2
 SETTINGS = {"epochs": 4, "batch_size": 30, "random_state": 0, "device": "cpu"}
 EPOCH = 5
 """Updates of an epoch."""
+
+
+def in_blocks(rows: Any) -> ArrayRows:
+    """Rows that are read and shuffled in blocks of ten."""
+    source = ArrayRows(rows)
+    source.block_edges = np.arange(0, len(rows) + 1, 10)
+    return source
 
 
 class SpectralNorm(nn.Module):
@@ -54,6 +63,16 @@ CASES: dict[str, tuple[LadderEstimator, tuple[Any, ...], dict[str, Any]]] = {
     "regressor": (LadderRegressor((8,), n_members=2, **SETTINGS), (ROWS, VALUES), {}),
     "weights": (LadderClassifier((8,), **SETTINGS), (ROWS, PARTLY, np.linspace(0.5, 2, 150)), {}),
     "images": (LadderClassifier([Conv(4, 1), MaxPool(2)], **SETTINGS), (ROWS.reshape(150, 1, 2, 2), PARTLY), {}),
+    "streamed": (
+        LadderClassifier((8,), n_members=2, preprocess="standardize", **SETTINGS),
+        (in_blocks(ROWS + 5), PARTLY),
+        {},
+    ),
+    "streamed, validation rows": (
+        LadderClassifier((8,), **SETTINGS),
+        (in_blocks(ROWS), LABELS),
+        {"splits": SPLITS[:1]},
+    ),
     "module": (LadderClassifier(SpectralNorm(), **SETTINGS), (ROWS, PARTLY), {}),
 }
 
@@ -61,6 +80,11 @@ CASES: dict[str, tuple[LadderEstimator, tuple[Any, ...], dict[str, Any]]] = {
 @pytest.fixture(autouse=True)
 def snapshots_may_take_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoint, "MAX_SHARE_OF_TIME", np.inf)
+
+
+@pytest.fixture(autouse=True)
+def windows_are_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batches_module, "WINDOW_BYTES", 2 * 30 * ROWS.shape[1] * 4)  # two updates
 
 
 @pytest.fixture

@@ -160,7 +160,7 @@ def test_only_float32_and_up_to_128_outputs_are_fused() -> None:
 def test_noise_is_drawn_in_the_dtype_of_the_products(dtype: torch.dtype) -> None:
     models, batches = make_batches(SMALL, seeds=[0, 1])
     engine = FusedEngine(models, batches, dtype)
-    batches.draw_noise(0)
+    batches.start_block(0)
     assert engine._noise.dtype == batches.noise.dtype == dtype
     assert engine._noise.float().std().item() == pytest.approx(1, abs=0.1)
 

@@ -13,7 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 
-from tikas.cli.options import Device, check_output, check_table_options, print_error
+from tikas.cli.options import Device, Quiet, check_output, check_table_options, print_error
+
+ROWS_AT_A_TIME = 65_536
+"""Rows of Parquet files that are in memory at a time."""
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,8 +39,8 @@ def predict(
         Path,
         typer.Argument(
             metavar="FILE",
-            help="Rows: .csv, .tsv, .txt, .parquet, .xlsx, .npy or .npz; - for CSV from standard input; or a folder of "
-            "images, also in subfolders.",
+            help="Rows: .csv, .tsv, .txt, .parquet, .xlsx, .npy or .npz; - for CSV from standard input; a folder of "
+            ".parquet files; or a folder of images, also in subfolders.",
         ),
     ],
     target: Annotated[
@@ -61,16 +64,19 @@ def predict(
         typer.Option("--output", "-o", metavar="FILE", help="File to write: .csv, .tsv or .parquet; - or none: print."),
     ] = None,
     device: Device = None,
+    quiet: Quiet = False,
 ) -> None:
     """Predict rows or images with a saved model.
 
     Writes the rows with the columns prediction and probability (the predicted class's), part by part, and the error on
-    labeled rows to standard error. Images are labeled if the name of their folder is a class.
+    labeled rows to standard error. Images are labeled if the name of their folder is a class. Of a folder of Parquet
+    files, the predictions alone are written, in the order of the files.
 
     \b
     tikas predict models/mine.safetensors rows.csv
     tikas predict models/mine.safetensors rows.csv --id patient --probabilities -o predictions.csv
     tikas predict models/mine.safetensors rows.parquet --target kind -o predictions.parquet
+    tikas predict models/mine.safetensors folder-of-parquet-files -o predictions.parquet
     cat rows.csv | tikas predict models/mine.safetensors - > predictions.csv
     tikas predict models/photos.safetensors new-photos
     """
@@ -81,6 +87,7 @@ def predict(
         if output.suffix.lower() not in WRITTEN:
             raise ValueError(f"--output {output} has the suffix {output.suffix!r}; expected {', '.join(WRITTEN)}.")
 
+    from tikas.data.datasets import kind_of
     from tikas.io import load
     from tikas.training.environment import pick_device
 
@@ -89,7 +96,11 @@ def predict(
     if probabilities and model.task == "regression":
         raise ValueError(f"--probabilities: {model_path} predicts values, not classes.")
     with _standard_input(file) as file:
-        if file.is_dir() or file.suffix.lower() in (".npy", ".npz"):
+        if file.is_dir() and kind_of(str(file)) == "tables":
+            check_table_options(file, id=id_columns)
+            shown = not quiet and output is not None
+            parts = _predict_folder_of_tables(model, file, target, ignore or [], probabilities, shown=shown)
+        elif file.is_dir() or file.suffix.lower() in (".npy", ".npz"):
             check_table_options(file, ignore=ignore, id=id_columns, target=target if file.is_dir() else None)
             parts = _predict_arrays(model, file, target, probabilities)
         else:
@@ -242,6 +253,27 @@ class _Writer:
 
 def _is_probability(name: object) -> bool:
     return name == "probability" or str(name).startswith("probability:")
+
+
+def _predict_folder_of_tables(
+    model: Model, folder: Path, target: str | None, ignore: list[str], probabilities: bool, *, shown: bool
+) -> Iterator[Part]:
+    """Yield the predictions for a folder of Parquet files part by part, and the labels if a target is named."""
+    import pandas as pd
+
+    from tikas.data.parquet import open_parquet
+    from tikas.io import predict_columns
+    from tikas.training.callbacks import row_bar
+
+    names = [str(name) for name in getattr(model, "feature_names_in_", ())]
+    rows, labels = open_parquet(folder, target, ignore, model.task, columns=names)
+    with row_bar("predicting", len(rows), shown=shown) as advance:
+        for start in range(0, len(rows), ROWS_AT_A_TIME):
+            part = rows[start : start + ROWS_AT_A_TIME]
+            X = pd.DataFrame(part, columns=names) if names else part
+            predicted = pd.DataFrame(predict_columns(model, X, probabilities=probabilities))
+            yield predicted, None if labels is None else labels[start : start + len(part)]
+            advance(len(part))
 
 
 def _read_folder(

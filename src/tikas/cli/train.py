@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tikas.data.datasets import Dataset
+    from tikas.data.sources import AnyRows
     from tikas.data.splits import Split
     from tikas.data.tables import Table, UnclearLabelsError
     from tikas.estimators import LadderClassifier, LadderRegressor
@@ -58,6 +59,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "fashion-mnist": {"labels": "100", **_settings_of(FULL)},
     "cifar10": {"labels": "4000", **_settings_of(LARGE_GAMMA)},
     "table": {"labels": "all"},
+    "tables": {"labels": "all", "preprocess": "standardize"},
     "folder": {"labels": "all"},
 }
 """Settings that differ from the defaults of the estimators, by data; for the paper's data sets, its settings."""
@@ -74,7 +76,11 @@ class ErrorColumn(NamedTuple):
 def train(
     context: typer.Context,
     data: Annotated[
-        str, typer.Option(help="digits, mnist, fashion-mnist, cifar10, or the path of a table or a folder of images.")
+        str,
+        typer.Option(
+            help="digits, mnist, fashion-mnist, cifar10, or the path of a table or of a folder of images or Parquet "
+            "files."
+        ),
     ] = "digits",
     target: Annotated[
         str | None, typer.Option(metavar="COLUMN", help="Column of a table with the labels; empty cells: unlabeled.")
@@ -214,6 +220,7 @@ def train(
     tikas train --data my.csv --target kind
     tikas train --data my.csv --target price --task regression --ignore id name
     tikas train --data my.csv --target kind --recipe recipes/my.json
+    tikas train --data my-parquet-files --target kind
     tikas train --data my-photos --network "conv 32 5 full" "max 2" "conv 64 3" global top
     tikas train --data my.csv --target kind --report my.html
     """
@@ -236,6 +243,7 @@ def train(
         "n_iter_no_change": n_iter_no_change,
         "tol": tol,
     }
+    from tikas.data.sources import RowSource
     from tikas.report.evaluation import evaluate, rows_of_training
     from tikas.training.checkpoint import UNFINISHED, Checkpointer
     from tikas.training.distributed import join
@@ -323,7 +331,7 @@ def train(
                 compared[name] = error
             if estimator.interrupted_:
                 raise KeyboardInterrupt
-        if not columns and folds:
+        if not columns and folds and not isinstance(X, RowSource):  # which would be read once more for each part
             name = "cross-validation"
             comparison = _cross_validate(to_compare, X, y, folds, seed)
             if comparison is not None and world.is_first:
@@ -388,15 +396,21 @@ def _read(
     if kind == "table":
         rows = _read_table(data, target, task, options, shown=shown)
         return rows, _select(rows, slice(0))
+    if kind == "tables":
+        from tikas.data.parquet import read_parquet_folder
+
+        check_table_options(data, categorical=options["categorical"], numeric=options["numeric"])
+        rows = read_parquet_folder(data, target, options["ignore"] or [], task)
+        return rows, _select(rows, slice(0))
     check_table_options(data, target=target, task=task == "regression", **options)
     return read_folder(data) if kind == "folder" else load_dataset(data, data_dir)
 
 
 def _digest(data: str) -> str:
-    """Return a digest of the file or folder; empty for a data set, whose name says enough."""
+    """Return a digest of the file or folder; empty for a data set, whose name says enough, and for data too large."""
     from tikas.data.datasets import content_digest, kind_of
 
-    return "" if kind_of(data) == "data set" else content_digest(data)
+    return "" if kind_of(data) in ("data set", "tables") else content_digest(data)
 
 
 def _read_table(
@@ -557,7 +571,7 @@ def _comparison_table(comparison: Comparison) -> tuple[list[str], list[list[str]
     return [f"cross-validated {'RMSE' if regression else 'error'}", "95 % interval"], lines
 
 
-def _features(rows: Dataset | Table) -> NDArray[Any] | pd.DataFrame:
+def _features(rows: Dataset | Table) -> AnyRows | pd.DataFrame:
     """Return the rows for an estimator: a data frame of a table."""
     return rows.rows
 
@@ -572,8 +586,15 @@ def _labels(rows: Dataset | Table) -> NDArray[Any]:
 
 
 def _select(rows: Dataset | Table, chosen: NDArray[Any] | slice) -> Dataset | Table:
-    selected = rows.rows.iloc[chosen] if hasattr(rows.rows, "iloc") else rows.rows[chosen]
-    return replace(rows, rows=selected, targets=rows.targets[chosen])
+    """Return some rows; those of a source are not read."""
+    from tikas.data.sources import RowSource, RowView
+
+    given, targets = rows.rows, rows.targets[chosen]
+    if isinstance(given, RowSource) and len(targets):
+        selected: Any = RowView(given, rows=None if isinstance(chosen, slice) else chosen)
+    else:
+        selected = given.iloc[chosen] if hasattr(given, "iloc") else given[chosen]
+    return replace(rows, rows=selected, targets=targets)
 
 
 def _errors(estimator: LadderClassifier | LadderRegressor, column: ErrorColumn, first_seed: int) -> list[float]:

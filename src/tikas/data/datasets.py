@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from tikas.data.sources import AnyRows
+
 if TYPE_CHECKING:
     from rich.progress import Progress
 
@@ -53,7 +55,7 @@ class Dataset:
 
     Parameters
     ----------
-    rows : ndarray of float32, shape (n, *shape)
+    rows : ndarray of float32, or RowSource, shape (n, *shape)
         Features ``(n, d)``, or images ``(n, channels, height, width)``.
     targets : ndarray of shape (n,)
         int64 class codes, -1 where unlabeled; or floats, NaN where unlabeled, if `classes` is None.
@@ -71,7 +73,7 @@ class Dataset:
     ((1297, 1, 8, 8), 10, 1297, 500)
     """
 
-    rows: NDArray[np.float32]
+    rows: AnyRows
     targets: NDArray[Any]
     weights: NDArray[Any] | None = None
     feature_names: tuple[str, ...] = ()
@@ -91,8 +93,8 @@ class Dataset:
         return 1 if self.classes is None else len(self.classes)
 
 
-def kind_of(data: str) -> Literal["data set", "table", "folder"]:
-    """Return what `data` is: the name of a data set, or the path of a table or of a folder of images.
+def kind_of(data: str) -> Literal["data set", "table", "tables", "folder"]:
+    """Return what `data` is: the name of a data set, or the path of a table, of a folder of tables or one of images.
 
     Raises FileNotFoundError, with similar names, if it is none of these.
     """
@@ -103,9 +105,11 @@ def kind_of(data: str) -> Literal["data set", "table", "folder"]:
         similar = _similar_names(path)
         raise FileNotFoundError(
             f"There is no data set, file or folder {data!r}. Give one of {', '.join(DATASETS)}, or the path of a table "
-            "or of a folder of images." + (f" Did you mean {' or '.join(similar)}?" if similar else "")
+            "or of a folder of images or Parquet files." + (f" Did you mean {' or '.join(similar)}?" if similar else "")
         )
-    return "folder" if path.is_dir() else "table"
+    if not path.is_dir():
+        return "table"
+    return "tables" if any(path.glob("*.parquet")) else "folder"
 
 
 def content_digest(path: str | os.PathLike[str]) -> str:

@@ -6,6 +6,7 @@ import os
 import textwrap
 import warnings
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from tikas.data.datasets import Dataset
 from tikas.data.labels import NO_LABEL
+from tikas.data.sources import STREAM_FROM, AnyRows, Indices, RowSource, RowView
 
 FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".bmp": "BMP", ".webp": "WEBP"}
 """File suffixes that are read, and Pillow's names of the formats."""
@@ -27,13 +29,15 @@ LAYOUT = (
     "Expected one folder per class with its images (cats/1.png, dogs/1.png), optionally a folder 'unlabeled' with "
     "unlabeled images, and optionally a folder 'test' with one folder per class."
 )
+MAX_THREADS, IMAGES_AT_A_TIME = 8, 1024
+"""Threads that read images, and images for which they are started."""
 MAX_ROWS_FOR_SCALE = 2000
 CHANNELS_FIRST = "Channels come first: use numpy.moveaxis(images, -1, 1)."
 
 
-def as_images(x: NDArray[Any]) -> NDArray[Any]:
+def as_images(x: AnyRows) -> AnyRows:
     """Return images as ``(n, channels, height, width)``; gray ones may be given as ``(n, height, width)``."""
-    images = x[:, None] if x.ndim == 3 else x
+    images = x.reshape(len(x), 1, *x.shape[1:]) if x.ndim == 3 else x
     if images.ndim != 4:
         raise ValueError(
             f"X has shape {x.shape}; convolutions and pooling take images (n, channels, height, width), or (n, height, "
@@ -49,7 +53,7 @@ def as_images(x: NDArray[Any]) -> NDArray[Any]:
     return images
 
 
-def warn_channels_last(images: NDArray[Any], takes_maps: bool, preprocess: str, stacklevel: int = 2) -> None:
+def warn_channels_last(images: AnyRows, takes_maps: bool, preprocess: str, stacklevel: int = 2) -> None:
     """Warn if images that `as_images` accepts may have their channels last.
 
     No warning for a dense network without preprocessing, where the order of the values does not matter.
@@ -66,7 +70,7 @@ def warn_channels_last(images: NDArray[Any], takes_maps: bool, preprocess: str, 
         )
 
 
-def as_shaped(x: NDArray[Any], shape: Sequence[int]) -> NDArray[Any]:
+def as_shaped(x: AnyRows, shape: Sequence[int]) -> AnyRows:
     """Return rows as ``(n, *shape)``; they may be flat, or gray images without the channel dimension."""
     shape = tuple(shape)
     if x.shape[1:] in (shape, (prod(shape),)) or (shape[0] == 1 and x.shape[1:] == shape[1:]):
@@ -103,7 +107,8 @@ def read_folder(path: str | os.PathLike[str]) -> tuple[Dataset, Dataset]:
     -------
     tuple of Dataset
         Training and test images ``(n, channels, height, width)``, pixels in [0, 1], sorted by class and file
-        name. Without a folder ``test`` there are 0 test images.
+        name. Without a folder ``test`` there are 0 test images. Training images of 1 GiB or more, as float32, are a
+        `RowSource` and are read while a model trains.
 
     Raises
     ------
@@ -142,10 +147,12 @@ def read_folder(path: str | os.PathLike[str]) -> tuple[Dataset, Dataset]:
         if name not in classes:
             raise ValueError(f"{folder} is not one of the classes ({', '.join(classes)}). {LAYOUT}")
         test += [(file, classes.index(name)) for file in _image_files(folder)]
-    rows = read_images([file for file, _ in train + test])
+    images = ImageRows([file for file, _ in train + test])
     codes = np.array([code for _, code in train + test], np.int64)
     names, n = np.array(classes), len(train)
-    return Dataset(rows[:n], codes[:n], classes=names), Dataset(rows[n:], codes[n:], classes=names)
+    streamed = images.dtype.itemsize * prod(images.shape) >= STREAM_FROM
+    rows = RowView(images, rows=np.arange(n)) if streamed else images[:n]
+    return Dataset(rows, codes[:n], classes=names), Dataset(images[n:], codes[n:], classes=names)
 
 
 def _class_folders(root: Path) -> dict[str, Path]:
@@ -188,19 +195,58 @@ def find_images(path: str | os.PathLike[str]) -> list[Path]:
     return files
 
 
+class ImageRows(RowSource):
+    """Image files of one size, all gray or all in color, as ``(n, channels, height, width)``, pixels in [0, 1].
+
+    Each file is read when its row is needed, by several threads.
+
+    Parameters
+    ----------
+    files : sequence of Path
+        At least one.
+    threads : int, optional
+        Default: one for each CPU core, at most eight.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from PIL import Image
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     for gray in (0, 51, 255):
+    ...         Image.new("L", (2, 1), gray).save(f"{folder}/{gray:03}.png")
+    ...     rows = ImageRows(find_images(folder))
+    ...     rows[1:]
+    array([[[[0.2, 0.2]]], [[[1. , 1. ]]]], dtype=float32)
+    """
+
+    def __init__(self, files: Sequence[Path], threads: int | None = None) -> None:
+        self.files = files
+        self.threads = threads or min(MAX_THREADS, os.cpu_count() or 1)
+        super().__init__((len(files), *_read_image(files[0]).shape))
+
+    def take(self, rows: Indices) -> NDArray[np.float32]:
+        """Read images, in the order of these indices."""
+        found = np.empty((len(rows), *self.shape[1:]), np.float32)
+        with ThreadPoolExecutor(self.threads) as pool:
+            for start in range(0, len(rows), IMAGES_AT_A_TIME):
+                files = [self.files[row] for row in rows[start : start + IMAGES_AT_A_TIME]]
+                for position, pixels in enumerate(pool.map(self._read, files), start):
+                    found[position] = pixels
+        return found
+
+    def _read(self, file: Path) -> NDArray[np.float32]:
+        pixels = _read_image(file)
+        if pixels.shape != self.shape[1:]:
+            raise ValueError(
+                f"{file} has (channels, height, width) {pixels.shape}, but {self.files[0]} has {self.shape[1:]}. "
+                "Resize the images to one size, and convert all to gray or all to color."
+            )
+        return pixels
+
+
 def read_images(files: Sequence[Path]) -> NDArray[np.float32]:
     """Read image files of one size, all gray or all in color, as ``(n, channels, height, width)`` in [0, 1]."""
-    first = _read_image(files[0])
-    x = np.empty((len(files), *first.shape), np.float32)
-    for i, file in enumerate(files):
-        pixels = _read_image(file)
-        if pixels.shape != first.shape:
-            raise ValueError(
-                f"{file} has (channels, height, width) {pixels.shape}, but {files[0]} has {first.shape}. Resize the "
-                "images to one size, and convert all to gray or all to color."
-            )
-        x[i] = pixels
-    return x
+    return ImageRows(files)[:]
 
 
 def _read_image(file: Path) -> NDArray[np.float32]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from math import prod, sqrt
 from typing import Any, ClassVar, Literal, Self
@@ -26,6 +26,8 @@ MAX_VALUES = 3 * 64 * 64
 SCALE_CHUNK_ROWS = 4096
 MIN_PIXELS = 50
 """Columns from which values like pixels, such as 8 by 8 of them, are pixels and not counts."""
+FIT_VALUES, APPLY_VALUES = 2**22, 2**18
+"""Values of which moments are computed, and which are standardized, at a time."""
 MAX_NAMED = 5
 FAR, FAR_SINGLE = 2, 10
 """Rows (many, or a single one) farther outside the training range than this many times its width have another scale."""
@@ -95,22 +97,38 @@ class Standardization(Transform):
     deviation: Tensor
 
     @classmethod
-    def fit(cls, rows: Tensor, device: str | torch.device | None = None) -> Self:
-        """Fit on training rows ``(n, columns)`` or ``(n, channels, height, width)``, finite, at least two."""
-        given = rows.to(device or rows.device).double()
-        dims = (0, *range(2, given.dim()))
-        deviation, mean = torch.std_mean(given, dims, correction=0, keepdim=True)
+    def fit(cls, rows: Tensor | Iterable[Tensor], device: str | torch.device | None = None) -> Self:
+        """Fit on training rows ``(n, columns)`` or ``(n, channels, height, width)``, finite, at least two.
+
+        They may be given in parts, of at least one row each. The moments of parts are merged in double precision by the
+        pairwise update of Chan, Golub and LeVeque.
+        """
+        parts = _split(rows, FIT_VALUES) if isinstance(rows, Tensor) else rows
+        count, mean, variance, largest, shape = 0, *[torch.zeros((), dtype=torch.float64)] * 3, torch.Size()
+        for part in parts:
+            given, shape = part.to(device or part.device).double(), part.shape[1:]
+            dims = (0, *range(2, given.dim()))
+            part_deviation, part_mean = torch.std_mean(given, dims, correction=0, keepdim=True)
+            total, difference = count + len(given), part_mean - mean
+            before, share = count / total, len(given) / total
+            mean = mean + difference * share
+            variance = variance * before + part_deviation.square() * share + difference.square() * (before * share)
+            largest = torch.maximum(largest.to(given.device), given.abs().amax(dims, keepdim=True))
+            count = total
+        deviation = variance.sqrt()
         # The deviation of constant columns is rounding error. It may exceed 1 for large numbers: hence the clamp.
-        constant = deviation <= CONSTANT_RATIO * given.abs().amax(dims, keepdim=True)
-        deviation = torch.where(constant, deviation.clamp(min=1.0), deviation)
-        return cls(*(each[0].expand(given.shape[1:]).contiguous() for each in (mean, deviation)))
+        deviation = torch.where(deviation <= CONSTANT_RATIO * largest, deviation.clamp(min=1.0), deviation)
+        return cls(*(each[0].expand(shape).contiguous() for each in (mean, deviation)))
 
     @torch.no_grad()
     def __call__(self, rows: Tensor) -> Tensor:
         """Standardize rows ``(n, *shape)`` on their device; float64 rows stay float64."""
         self._check_shape(rows)
         mean, deviation = self.mean.to(rows.device), self.deviation.to(rows.device)
-        return ((rows - mean) / deviation).to(torch.promote_types(rows.dtype, torch.float32))
+        standardized = torch.empty_like(rows, dtype=torch.promote_types(rows.dtype, torch.float32))
+        for part, given in zip(_split(standardized), _split(rows), strict=True):
+            part.copy_((given - mean) / deviation)
+        return standardized
 
     def _is_valid(self) -> bool:
         return self.deviation.shape == self.mean.shape and bool((self.deviation > 0).all())
@@ -147,23 +165,30 @@ class Whitening(Transform):
     matrix: Tensor
 
     @classmethod
-    def fit(cls, images: Tensor, device: str | torch.device | None = None) -> Self:
-        """Fit on at least two training images ``(n, ...)``, on `device` (default: theirs), where the result stays."""
-        shape = images.shape[1:]
-        values = prod(shape)
-        if values > MAX_VALUES:
-            raise ValueError(
-                f"Images of shape {tuple(shape)} have {values} values; whitening takes at most {MAX_VALUES}, because "
-                "the size of its matrix is the square of that. Make the images smaller, or set preprocess='none'."
-            )
-        device = torch.device(device or images.device)
-        total = torch.zeros(values, dtype=torch.float64, device=device)
-        products = torch.zeros(values, values, dtype=torch.float64, device=device)
-        for rows in _normalized_chunks(images, device, _product_dtype(device)):
-            total += rows.sum(0, dtype=torch.float64)
-            products += rows.T @ rows
-        mean = total / len(images)
-        covariance = products.div_(len(images)).sub_(torch.outer(mean, mean))
+    def fit(cls, images: Tensor | Iterable[Tensor], device: str | torch.device | None = None) -> Self:
+        """Fit on at least two training images ``(n, ...)``, on `device` (default: theirs), where the result stays.
+
+        They may be given in parts.
+        """
+        total, products, count, shape = torch.empty(0), torch.empty(0), 0, torch.Size()
+        for part in [images] if isinstance(images, Tensor) else images:
+            if count == 0:
+                shape, device = part.shape[1:], torch.device(device or part.device)
+                values = prod(shape)
+                if values > MAX_VALUES:
+                    raise ValueError(
+                        f"Images of shape {tuple(shape)} have {values} values; whitening takes at most {MAX_VALUES}, "
+                        "because the size of its matrix is the square of that. Make the images smaller, or set "
+                        "preprocess='none'."
+                    )
+                total = torch.zeros(values, dtype=torch.float64, device=device)
+                products = torch.zeros(values, values, dtype=torch.float64, device=device)
+            for rows in _normalized_chunks(part, total.device, _product_dtype(total.device)):
+                total += rows.sum(0, dtype=torch.float64)
+                products += rows.T @ rows
+            count += len(part)
+        mean = total / count
+        covariance = products.div_(count).sub_(torch.outer(mean, mean))
         variances, directions = torch.linalg.eigh(covariance)
         scaled = directions * (variances.clamp(min=0) + REGULARIZER) ** -0.25
         return cls(mean.float().reshape(shape), (scaled @ scaled.T).float())
@@ -199,11 +224,12 @@ class PixelScaling(Standardization):
     """
 
     @classmethod
-    def fit(cls, rows: Tensor, device: str | torch.device | None = None) -> Self:
-        """Fit on training rows ``(n, ...)``, finite."""
-        scale = torch.full(
-            rows.shape[1:], pixel_scale(float(rows.max())), dtype=cls.DTYPE, device=device or rows.device
-        )
+    def fit(cls, rows: Tensor | Iterable[Tensor], device: str | torch.device | None = None) -> Self:
+        """Fit on training rows ``(n, ...)``, finite, which may be given in parts."""
+        highest, shape = 0.0, torch.Size()
+        for part in [rows] if isinstance(rows, Tensor) else rows:
+            highest, shape, device = max(highest, float(part.max())), part.shape[1:], device or part.device
+        scale = torch.full(shape, pixel_scale(highest), dtype=cls.DTYPE, device=device)
         return cls(torch.zeros_like(scale), scale)
 
 
@@ -227,6 +253,11 @@ def normalize_contrast(images: Tensor) -> Tensor:
     constant = deviation <= CONSTANT_RATIO * rows.abs().amax(1, keepdim=True)
     scale = torch.where(constant, 0, CONTRAST / deviation)
     return (centered * scale.to(rows.dtype)).reshape(images.shape)
+
+
+def _split(rows: Tensor, values: int = APPLY_VALUES) -> tuple[Tensor, ...]:
+    """Split rows into parts of about so many values, to need little memory beside the rows."""
+    return torch.split(rows, max(1, values // max(1, prod(rows.shape[1:]))))
 
 
 def _product_dtype(device: torch.device) -> torch.dtype:
@@ -331,8 +362,8 @@ def _statistics(
     """Return mean, deviation, lowest and highest value of each column."""
     mean = X.mean(axis=0, dtype=np.float64)
     squares = np.zeros(X.shape[1])
-    for start in range(0, len(X), SCALE_CHUNK_ROWS):  # a float64 copy of all rows might not fit into memory
-        squares += np.square(X[start : start + SCALE_CHUNK_ROWS] - mean).sum(axis=0)
+    for part in _parts(X):  # a float64 copy of all rows might not fit into memory
+        squares += np.square(part - mean).sum(axis=0)
     return mean, np.sqrt(squares / len(X)), X.min(axis=0), X.max(axis=0)
 
 
@@ -344,7 +375,12 @@ def _looks_like_pixels(
     varying = highest > lowest
     if low < 0 or high > 255 or deviation.max() <= 2 or (highest[varying] >= high / 2).mean() <= 0.5:
         return False
-    return bool(low <= high / 100 or np.all(np.rint(X) == X))
+    return bool(low <= high / 100) or all(np.all(np.rint(part) == part) for part in _parts(X))
+
+
+def _parts(X: NDArray[Any]) -> Iterator[NDArray[Any]]:
+    for start in range(0, len(X), SCALE_CHUNK_ROWS):
+        yield X[start : start + SCALE_CHUNK_ROWS]
 
 
 def _far_from_unit_size(
@@ -356,7 +392,9 @@ def _far_from_unit_size(
         return varying
     far = varying & ((deviation > 10) | (np.abs(mean) > 10 * deviation + 10))
     # Columns much smaller than the largest have no effect beside it. But rare indicators (0 or 1) may be small.
-    if largest > 100 * np.median(deviation[varying]) and not np.all((X == 0) | (X == 1)):
+    if largest > 100 * np.median(deviation[varying]) and not all(
+        np.all((part == 0) | (part == 1)) for part in _parts(X)
+    ):
         far |= varying & (deviation < min(largest / 100, 0.1))
     return np.asarray(far)
 
@@ -375,6 +413,41 @@ def _listed(
 
 def _name(column: int, columns: Sequence[str] | None) -> str:
     return f"X[:, {column}]" if columns is None else repr(str(columns[column]))
+
+
+class NotedRange:
+    """Smallest and largest value of each column of rows that pass in chunks; raises ValueError if one is not finite.
+
+    Parameters
+    ----------
+    chunks : iterable of ndarray
+    columns : sequence of str
+        Column names for the error.
+    """
+
+    def __init__(self, chunks: Iterable[NDArray[np.float32]], columns: Sequence[str] = ()) -> None:
+        self.chunks, self.columns = chunks, columns
+        self.lowest: NDArray[np.float32] = np.full((), np.inf, np.float32)
+        self.highest: NDArray[np.float32] = np.full((), -np.inf, np.float32)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        first_row = 0
+        for chunk in self.chunks:
+            lowest, highest = chunk.min(0), chunk.max(0)  # NaN if one of the values is
+            if not (np.isfinite(lowest).all() and np.isfinite(highest).all()):
+                row, *place = np.argwhere(~np.isfinite(chunk))[0].tolist()
+                name = f"column {self.columns[place[0]]!r}" if self.columns else f"position {tuple(place)}"
+                raise ValueError(
+                    f"Input X contains NaN, infinity or a value too large for dtype('float32'), first in row "
+                    f"{first_row + row}, {name}. Fill in missing values, or leave out the column or these rows."
+                )
+            self.lowest, self.highest = np.minimum(self.lowest, lowest), np.maximum(self.highest, highest)
+            first_row += len(chunk)
+            yield torch.from_numpy(chunk)
+
+    def bounds(self) -> NDArray[np.float32]:
+        """Return two rows: the smallest and the largest value of every column."""
+        return np.stack([self.lowest, self.highest])
 
 
 def value_range(

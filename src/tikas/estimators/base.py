@@ -13,13 +13,14 @@ from functools import partial
 from math import ceil, log, prod
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self, TypeGuard
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import issparse
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from sklearn.utils import check_array, check_random_state, check_scalar
+from sklearn.utils import assert_all_finite, check_array, check_random_state, check_scalar
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
@@ -28,9 +29,21 @@ from tikas.data.columns import ColumnEncoder, as_frame, as_table, describe_left_
 from tikas.data.datasets import Dataset
 from tikas.data.images import as_columns, as_images, as_shaped, warn_channels_last
 from tikas.data.labels import check_sample_weight
+from tikas.data.sources import (
+    CHUNK_VALUES,
+    STREAM_FROM,
+    AnyRows,
+    ArrayRows,
+    RowSource,
+    RowView,
+    SparseRows,
+    chunks,
+    spread_sample,
+)
 from tikas.data.splits import Split, split
 from tikas.data.transforms import (
     TRANSFORMS,
+    NotedRange,
     check_scale,
     choose_scaling,
     value_range,
@@ -41,11 +54,12 @@ from tikas.estimators.supervised import SupervisedEstimator
 from tikas.model.gamma import gamma
 from tikas.model.ladder import Model
 from tikas.model.specs import RungSpec, channels_last_hint
-from tikas.training.callbacks import Callback, Progress
+from tikas.training.callbacks import Callback, Progress, row_bar
 from tikas.training.checkpoint import Checkpointer, weights_digest
 from tikas.training.distributed import train_together
 from tikas.training.engines import SECOND_THREAD_FROM
 from tikas.training.environment import (
+    as_tensor,
     full_precision,
     pick_device,
     plain_computation,
@@ -63,7 +77,7 @@ from tikas.training.recipe import (
     unusual_settings,
 )
 from tikas.training.summary import TrainingSummary, hardware, versions
-from tikas.training.trainer import Build, Trainer, TrainingDivergedError, TrainingResult
+from tikas.training.trainer import MAX_COPIED_BYTES, Build, Trainer, TrainingDivergedError, TrainingResult
 
 Array = NDArray[Any]
 Prediction = Literal["outputs", "latents", "probabilities", "log_probabilities"]
@@ -76,6 +90,8 @@ MIN_GPU_PRODUCTS = 10**11
 """Dense ladders predict on a GPU from this number of multiplications on: seconds on a CPU, in double precision."""
 MAX_COMPARED_ROWS = 1000
 """Largest number of rows to predict (evenly spread) whose range is compared with that of the training rows."""
+SAMPLE_VALUES = 2**24
+"""Values of the rows of a source from which costs and epochs are derived, and whose scale is checked."""
 
 
 @dataclass(eq=False, repr=False)
@@ -129,6 +145,7 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         """Return scikit-learn's tags: what X may contain."""
         tags = super().__sklearn_tags__()
         tags.array_api_support = True
+        tags.input_tags.sparse = True
         encodes = self.preprocess in ("auto", "columns") and not self._is_module
         tags.input_tags.allow_nan = tags.input_tags.string = tags.input_tags.categorical = encodes
         return tags
@@ -160,25 +177,28 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
             settings["network"] = ()
         return Recipe(**settings)
 
-    def _with_defaults(self, recipe: Recipe, rows: Array) -> Recipe:
-        """Return the recipe, with costs and epochs that are None derived from the training rows."""
+    def _with_defaults(self, recipe: Recipe, rows: Array, n_rows: int | None = None) -> Recipe:
+        """Return the recipe, with costs and epochs that are None derived from the training rows, or a sample."""
         derived: dict[str, Any] = {}
         if self.costs is None and not self._is_module:
             derived["costs"] = default_costs(recipe.network, rows, recipe.task)
         if self.epochs is None:
-            derived["epochs"] = default_epochs(rows, recipe.batch_size, is_module=self._is_module)
+            derived["epochs"] = default_epochs(rows, recipe.batch_size, is_module=self._is_module, n_rows=n_rows)
         return replace(recipe, **derived) if derived else recipe
 
-    def _check_training_rows(self, X: ArrayLike, recipe: Recipe, sample_weight: ArrayLike | None) -> Array:
+    def _check_training_rows(
+        self, X: ArrayLike | RowSource, recipe: Recipe, sample_weight: ArrayLike | None
+    ) -> AnyRows:
         """Return X as float32 ``(n, *input_shape_)``, and set `input_shape_` and `encoder_`."""
         X = to_numpy(X)
         reset = self._earlier_members() is None
         if reset:
             self.encoder_: ColumnEncoder | None = None
             auto = self.preprocess == "auto" and not self._is_module
+            auto = auto and not isinstance(X, RowSource) and not is_large_memmap(X)
             if self.preprocess == "columns" or (auto and (self.columns or needs_encoding(X))):
                 self._fit_encoder(X, sample_weight)
-        rows = self._as_floats(X, reset=reset)
+        rows = self._as_rows(X, reset=reset)
         if not self._is_module and (rows.ndim > 2 or recipe.takes_maps):
             rows = as_images(rows)
             warn_channels_last(rows, recipe.takes_maps, recipe.preprocess, stacklevel=3)
@@ -193,21 +213,35 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         self.input_shape_ = rows.shape[1:]
         return rows
 
-    def _as_floats(self, X: ArrayLike, *, reset: bool) -> Array:
-        """Return X as finite float32 ``(n, ...)``; `reset` as for `validate_data`."""
+    def _as_rows(self, X: ArrayLike | RowSource, *, reset: bool) -> AnyRows:
+        """Return X as finite float32 ``(n, ...)``, or as a source of such rows; `reset` as for `validate_data`."""
         X = to_numpy(X)
         if self.encoder_ is not None:
-            table = as_table(X)
-            validate_data(self, table if as_frame(X) is None else X, reset=reset, skip_check_array=True)
-            return self.encoder_(table)
+            described = as_table(X)
+            validate_data(self, described if as_frame(X) is None else X, reset=reset, skip_check_array=True)
+            return self.encoder_(described)
+        if not isinstance(X, RowSource) and not is_large_memmap(X):
+            rows = self._as_floats(X, reset=reset)
+            return SparseRows(rows) if issparse(rows) else rows
+        source = X if isinstance(X, RowSource) else ArrayRows(X)
+        table: Any = source.reshape(len(source), -1)
+        if source.feature_names:
+            import pandas as pd
+
+            table = pd.DataFrame(columns=list(source.feature_names))
+        validate_data(self, table, reset=reset, skip_check_array=True)
+        return source
+
+    def _as_floats(self, X: ArrayLike | RowSource, *, reset: bool) -> Array:
+        """Return X as finite float32 ``(n, ...)``, sparse if it is; `reset` as for `validate_data`."""
         try:
             with np.errstate(over="ignore", invalid="ignore"):  # check_array raises if values are infinite
                 rows: Array = check_array(
                     X,
                     dtype=np.float32,
                     order="C",
+                    accept_sparse="csr",
                     allow_nd=True,
-                    force_writeable=True,  # torch warns about read-only memory
                     ensure_min_samples=2 if reset else 1,
                     estimator=self,
                     input_name="X",
@@ -260,7 +294,7 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
     def _prepare_fit(
         self,
         recipe: Recipe,
-        rows: Array,
+        rows: AnyRows,
         targets: Array,
         weights: Array | None,
         splits: Sequence[Split] | None,
@@ -279,9 +313,10 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
             for callback in callbacks:
                 callback(Progress(0, 0, [], f"whitening {len(rows)} images"))
         rows = self._fit_preparation(rows, recipe)
+        some = _some(rows)
         # The scale is checked per column, and per channel of images. A module may take rows of any form.
         if self.encoder_ is None:
-            scaled = rows if self._is_module else as_columns(rows.reshape(len(rows), *self.input_shape_))
+            scaled = some if self._is_module else as_columns(some.reshape(len(some), *self.input_shape_))
             check_scale(scaled, self._value_names(), stacklevel=4)
         dataset = Dataset(rows, targets, classes=classes)
         labeled = dataset.labeled
@@ -293,9 +328,11 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
             raise ValueError("splits contain labeled or validation rows that have no label in y. Leave these rows out.")
         trained = splits[0].unlabeled
         warn_few_rows(len(trained), recipe.batch_size, stacklevel=3)
-        recipe = self._with_defaults(recipe, rows if len(trained) == len(rows) else rows[trained])
-        some = rows[:: 1 + len(rows) // MAX_COMPARED_ROWS]
-        for message in unusual_settings(recipe, float(some.std(dtype=np.float64))):
+        if isinstance(rows, np.ndarray) and len(trained) < len(rows):
+            some = rows[spread_sample(trained, _sample_size(rows)) if rows.nbytes > MAX_COPIED_BYTES else trained]
+        recipe = self._with_defaults(recipe, some, len(trained))
+        few = some[:: 1 + len(some) // MAX_COMPARED_ROWS]
+        for message in unusual_settings(recipe, float(few.std(dtype=np.float64))):
             warnings.warn(message, UnusualSettingWarning, stacklevel=3)
         build: Build = Recipe.build
         if isinstance(self.network, nn.Module):
@@ -307,7 +344,7 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
                 build = partial(build_with_bias, build, torch.from_numpy(np.log(totals / totals.mean())))
         return recipe, build, dataset, splits
 
-    def prepare(self, X: ArrayLike, targets: Array, classes: Array | None = None) -> tuple[Recipe, Dataset]:
+    def prepare(self, X: ArrayLike | RowSource, targets: Array, classes: Array | None = None) -> tuple[Recipe, Dataset]:
         """Return the complete recipe and the data set that `fit` would train with; `targets` as in a `Dataset`."""
         recipe = self._recipe()
         rows = self._check_training_rows(X, recipe, None)
@@ -330,7 +367,7 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         keep = self.on_interrupt == "keep" and not self._is_clone
         return Trainer(recipe, self.device, callbacks, build, checkpointer, keep_interrupted=keep)
 
-    def _choose_preprocess(self, rows: Array) -> Preprocess:
+    def _choose_preprocess(self, rows: AnyRows) -> Preprocess:
         """Return what ``preprocess="auto"`` means for rows ``(n, *input_shape_)``."""
         if self._earlier_members() is not None:
             return self.recipe_.preprocess
@@ -338,7 +375,7 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
             return "none"
         if self.encoder_ is not None:
             return "columns"
-        return choose_scaling(as_columns(rows), images=rows.ndim > 2)
+        return choose_scaling(as_columns(_some(rows)), images=rows.ndim > 2)
 
     def _value_names(self) -> Sequence[str] | None:
         """Return the names of the values of a row as the members take it, if they have names."""
@@ -346,8 +383,12 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
             return self.encoder_.names
         return getattr(self, "feature_names_in_", None)
 
-    def _fit_preparation(self, rows: Array, recipe: Recipe) -> Array:
+    def _fit_preparation(self, rows: AnyRows, recipe: Recipe) -> AnyRows:
         """Set `preparation_` and `input_range_`, and return the rows as the members take them."""
+        flat = not self._is_module and not recipe.takes_maps
+        if isinstance(rows, RowSource):
+            prepared = self._fit_preparation_of_source(rows, recipe)
+            return prepared.reshape(len(prepared), -1) if flat else prepared
         earlier_range = None
         if self._earlier_members() is not None:
             earlier_range = self.input_range_
@@ -355,11 +396,40 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
             self.preparation_ = None
         else:
             transform = TRANSFORMS[recipe.preprocess]
-            self.preparation_ = transform.fit(torch.from_numpy(rows), pick_device(self.device)).to("cpu")
+            self.preparation_ = transform.fit(as_tensor(rows), pick_device(self.device)).to("cpu")
         if self.preparation_ is not None:
-            rows = self.preparation_(torch.from_numpy(rows)).numpy()
+            rows = self.preparation_(as_tensor(rows)).numpy()
         self.input_range_: tuple[float, float] | None = value_range(rows, recipe.preprocess, earlier_range)
-        return rows if self._is_module or recipe.takes_maps else rows.reshape(len(rows), -1)
+        return rows.reshape(len(rows), -1) if flat else rows
+
+    def _fit_preparation_of_source(self, rows: RowSource, recipe: Recipe) -> RowSource:
+        """Do the same for rows that are not in memory, in one pass over them, which also checks their values."""
+        noted = NotedRange(self._chunks_with_progress(rows, "reading"), rows.feature_names)
+        earlier_range = None if self._earlier_members() is None else self.input_range_
+        if self._earlier_members() is None and recipe.preprocess != "none":
+            transform = TRANSFORMS[recipe.preprocess]
+            self.preparation_ = transform.fit(noted, pick_device(self.device)).to("cpu")
+        else:
+            for _ in noted:
+                pass
+        if self._earlier_members() is None and recipe.preprocess == "none":
+            self.preparation_ = None
+        bounds, preparation = noted.bounds(), self.preparation_
+        if preparation is None:
+            self.input_range_ = value_range(bounds, recipe.preprocess, earlier_range)
+            return rows
+        self.input_range_ = value_range(preparation(torch.from_numpy(bounds)).numpy(), recipe.preprocess, earlier_range)
+        return RowView(rows, transform=lambda values: preparation(torch.from_numpy(values)).numpy())
+
+    def _chunks_with_progress(
+        self, rows: AnyRows, title: str, chosen: NDArray[np.int64] | None = None, values: int = CHUNK_VALUES
+    ) -> Iterator[Array]:
+        """Yield rows in chunks; with `verbose`, draw a progress bar for those of a source."""
+        shown = self.verbose and isinstance(rows, RowSource)
+        with row_bar(title, len(rows) if chosen is None else len(chosen), shown=shown) as advance:
+            for chunk in chunks(rows, chosen, values):
+                yield chunk
+                advance(len(chunk))
 
     def _set_result(self, result: TrainingResult, recipe: Recipe, seeds: list[int]) -> None:
         """Set the fitted attributes, and warn about members that diverged and about an interruption."""
@@ -468,13 +538,15 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
 
     # Prediction
 
-    def _predict(self, X: ArrayLike, kind: Prediction) -> Array:
+    def _predict(self, X: ArrayLike | RowSource, kind: Prediction) -> Array:
         """Check X and return the mean prediction of the members."""
         check_is_fitted(self)
         with plain_computation():
-            rows = as_shaped(self._as_floats(X, reset=False), self.input_shape_)
+            rows = as_shaped(self._as_rows(X, reset=False), self.input_shape_)
             if self.input_range_ is not None:
-                some = self._prepare(torch.from_numpy(rows[:: 1 + len(rows) // MAX_COMPARED_ROWS]))
+                evenly = getattr(rows, "block_edges", None) is None  # else all blocks would be read
+                compared = rows[:: 1 + len(rows) // MAX_COMPARED_ROWS] if evenly else rows[:MAX_COMPARED_ROWS]
+                some = self._prepare(as_tensor(compared))
                 warn_other_scale(
                     some.reshape(len(some), *self.input_shape_).numpy(),
                     self.input_range_,
@@ -482,11 +554,13 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
                     standardized=self.preparation_ is not None or self.encoder_ is not None,
                     stacklevel=3,
                 )
-            return self._predict_rows(rows, kind)
+            return np.concatenate(list(self._predict_chunks(rows, kind)))
 
     @torch.no_grad()
-    def _predict_rows(self, rows: Array, kind: Prediction) -> Array:
-        """Return the mean of the members' outputs, top latents or class probabilities, or its log, chunk by chunk.
+    def _predict_chunks(
+        self, rows: AnyRows, kind: Prediction, chosen: NDArray[np.int64] | None = None
+    ) -> Iterator[Array]:
+        """Yield the mean of the members' outputs, top latents or class probabilities, or its log, chunk by chunk.
 
         Dense ladders predict in double precision: the last digits of a float32 matrix product depend on its number of
         rows, and the prediction of a row must not depend on the other rows. Convolutions would take several times as
@@ -495,15 +569,18 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         first = self.ladder_
         dense = first.packable and all(len(shape) == 1 for shape in first.shapes)
         parameters = len(self.ladders_) * sum(parameter.numel() for parameter in first.parameters())
-        products = len(rows) * parameters
+        count = len(rows) if chosen is None else len(chosen)
+        products = count * parameters
         device = _prediction_device(products, self.device, dense)
         dtype = torch.float64 if dense else torch.float32
         copies = [_encoder_copy(member).to(device, dtype) for member in self.ladders_]
         size = min(MAX_CHUNK_ROWS if dense else MAX_CHUNK_IMAGES, MAX_CHUNK_VALUES // max(map(prod, first.shapes)))
-        means = []
         with full_precision(), single_thread(dense and products < SECOND_THREAD_FROM):
-            for chunk in torch.from_numpy(rows).split(max(1, size)):
-                prepared = self._prepare(chunk).to(device, dtype)
+            values = max(1, size) * prod(rows.shape[1:])
+            for chunk in self._chunks_with_progress(rows, "predicting", chosen, values):
+                if isinstance(rows, RowSource):
+                    assert_all_finite(chunk, input_name="X")
+                prepared = self._prepare(as_tensor(chunk)).to(device, dtype)
                 predictions = []
                 for copy in copies:
                     latent, output = copy.encode(prepared)
@@ -513,8 +590,7 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
                     mean = stacked.log_softmax(-1).logsumexp(0) - log(len(copies))
                 else:
                     mean = (stacked.softmax(-1) if kind == "probabilities" else stacked).mean(0)
-                means.append(mean.cpu())
-        return np.asarray(torch.cat(means).numpy())
+                yield mean.cpu().numpy()
 
     def _prepare(self, rows: Tensor) -> Tensor:
         """Return rows of shape `input_shape_` as the fitted members take them."""
@@ -523,12 +599,12 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
             rows = self.preparation_(rows.double() if len(shape) == 1 else rows)
         return rows.reshape(len(rows), *shape)
 
-    def transform(self, X: ArrayLike) -> Array:
+    def transform(self, X: ArrayLike | RowSource) -> Array:
         """Return the normalized activations of the output layer, before its nonlinearity, averaged over the members.
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features) or (n_samples, [channels,] height, width)
+        X : array-like, sparse matrix or RowSource, (n_samples, n_features) or (n_samples, [channels,] height, width)
             Rows with the same scale as those of `fit`.
 
         Returns
@@ -711,6 +787,30 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         from tikas.export import to_torch_export
 
         return to_torch_export(self, path)
+
+
+def _some(rows: AnyRows) -> Array:
+    """Return an array as it is, and of a source a sample of its rows."""
+    return rows if isinstance(rows, np.ndarray) else rows[spread_sample(np.arange(len(rows)), _sample_size(rows))]
+
+
+def _sample_size(rows: AnyRows) -> int:
+    """Return how many rows defaults are derived from, and the scale is checked on, where all are too many."""
+    return max(MAX_COMPARED_ROWS, SAMPLE_VALUES // prod(rows.shape[1:]))
+
+
+def is_large_memmap(X: object) -> TypeGuard[np.memmap[Any, Any]]:
+    """Return whether X is an array of numbers on disk that is too large to be loaded."""
+    if not isinstance(X, np.memmap) or X.ndim < 2 or X.dtype.kind not in "biuf":
+        return False
+    return X.size * np.dtype(np.float32).itemsize >= STREAM_FROM
+
+
+def select(rows: AnyRows, selected: Array | slice) -> AnyRows:
+    """Return the selected rows; those of a source are not read."""
+    if isinstance(rows, np.ndarray):
+        return rows[selected]
+    return rows if isinstance(selected, slice) else RowView(rows, rows=selected)
 
 
 def build_gamma(

@@ -22,8 +22,9 @@ from tikas.data.labels import (
     label_weights,
     one_per_row,
 )
+from tikas.data.sources import RowSource
 from tikas.data.splits import Split
-from tikas.estimators.base import Array, LadderEstimator, require_unchanged
+from tikas.estimators.base import Array, LadderEstimator, require_unchanged, select
 from tikas.training.callbacks import fit_callbacks
 
 
@@ -171,7 +172,9 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
 
     X may be a table ``(n, features)``, also a data frame of pandas or polars with categories, dates and gaps; color
     images ``(n, channels, height, width)``; or gray images ``(n, height, width)``. A network that starts with a dense
-    layer flattens images. A model fitted on images also predicts flattened ones.
+    layer flattens images. A model fitted on images also predicts flattened ones. Sparse matrices are made dense batch
+    by batch. Arrays on disk (`numpy.memmap`) of 1 GiB or more, and a `RowSource` such as
+    `tikas.data.parquet.open_parquet` returns, are not loaded, but read while the members train.
 
     A module is copied for each member, converted to float32 and given X as it is. Training starts from the module's
     weights, so members differ only in the order of rows and in noise. `noise` has one or two values (the second for
@@ -209,7 +212,7 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
 
     def fit(
         self,
-        X: ArrayLike,
+        X: ArrayLike | RowSource,
         y: ArrayLike,
         sample_weight: ArrayLike | None = None,
         *,
@@ -219,7 +222,7 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features) or (n_samples, [channels,] height, width)
+        X : array-like, sparse matrix or RowSource, (n_samples, n_features) or (n_samples, [channels,] height, width)
             Labeled and unlabeled rows, scaled to about unit size.
         y : array-like of shape (n_samples,)
             Class labels: whole numbers, strings or booleans; -1, None, NaN or ``pd.NA`` for unlabeled rows.
@@ -270,7 +273,7 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
             weights = label_weights(codes[selected], classes, weights, self.class_weight)
             with fit_callbacks(self.callbacks, verbose=self.verbose) as callbacks:
                 recipe, build, dataset, splits = self._prepare_fit(
-                    recipe, rows[selected], codes[selected], weights, splits, seeds, callbacks, classes
+                    recipe, select(rows, selected), codes[selected], weights, splits, seeds, callbacks, classes
                 )
                 trainer = self._trainer(recipe, build, checkpointer, callbacks)
                 result = trainer.fit(dataset, splits, seeds, self._earlier_members())
@@ -278,20 +281,20 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
             self.training_ = self._summary(dataset, splits[0], started)
             self.classes_: Array = classes
             transduction = classes[codes]
-            unlabeled = codes == NO_LABEL
-            if unlabeled.any():
-                probabilities = self._predict_rows(rows[unlabeled], "probabilities")
-                transduction[unlabeled] = classes[probabilities.argmax(1)]
+            unlabeled = np.flatnonzero(codes == NO_LABEL)
+            if len(unlabeled):
+                predicted = [part.argmax(1) for part in self._predict_chunks(rows, "probabilities", unlabeled)]
+                transduction[unlabeled] = classes[np.concatenate(predicted)]
             self.transduction_ = like(transduction, X)
         self._delete_snapshots(checkpointer)
         return self
 
-    def predict_proba(self, X: ArrayLike) -> Array:
+    def predict_proba(self, X: ArrayLike | RowSource) -> Array:
         """Return the probability of each class, averaged over the members.
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features) or (n_samples, [channels,] height, width)
+        X : array-like, sparse matrix or RowSource, (n_samples, n_features) or (n_samples, [channels,] height, width)
             Rows with the same scale as those of `fit`.
 
         Returns
@@ -356,12 +359,12 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
         scores = self._predict(X, "log_probabilities")
         return like(scores[:, 1] - scores[:, 0] if len(self.classes_) == 2 else scores, X)
 
-    def predict(self, X: ArrayLike) -> Array:
+    def predict(self, X: ArrayLike | RowSource) -> Array:
         """Return the most probable class of each row.
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features) or (n_samples, [channels,] height, width)
+        X : array-like, sparse matrix or RowSource, (n_samples, n_features) or (n_samples, [channels,] height, width)
             Rows with the same scale as those of `fit`.
 
         Returns
@@ -380,12 +383,12 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
         probabilities = self._predict(X, "probabilities")
         return like(self.classes_[probabilities.argmax(1)], X)
 
-    def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
+    def score(self, X: ArrayLike | RowSource, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """Return the accuracy on the labeled rows.
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features) or (n_samples, [channels,] height, width)
+        X : array-like, sparse matrix or RowSource, (n_samples, n_features) or (n_samples, [channels,] height, width)
             Rows with the same scale as those of `fit`.
         y : array-like of shape (n_samples,)
             Class labels; unlabeled rows are ignored.

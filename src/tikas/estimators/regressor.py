@@ -14,8 +14,9 @@ from sklearn.metrics import r2_score
 
 from tikas.data.arrays import like, to_numpy
 from tikas.data.labels import mean_and_deviation, one_per_row, regression_values, warn_minus_one
+from tikas.data.sources import RowSource
 from tikas.data.splits import Split
-from tikas.estimators.base import Array, LadderEstimator
+from tikas.estimators.base import Array, LadderEstimator, select
 from tikas.training.callbacks import fit_callbacks
 
 
@@ -158,7 +159,9 @@ class LadderRegressor(RegressorMixin, LadderEstimator):  # type: ignore[misc]
 
     X may be a table ``(n, features)``, also a data frame of pandas or polars with categories, dates and gaps; color
     images ``(n, channels, height, width)``; or gray images ``(n, height, width)``. A network that starts with a dense
-    layer flattens images. A model fitted on images also predicts flattened ones.
+    layer flattens images. A model fitted on images also predicts flattened ones. Sparse matrices are made dense batch
+    by batch. Arrays on disk (`numpy.memmap`) of 1 GiB or more, and a `RowSource` such as
+    `tikas.data.parquet.open_parquet` returns, are not loaded, but read while the members train.
 
     Examples
     --------
@@ -178,7 +181,7 @@ class LadderRegressor(RegressorMixin, LadderEstimator):  # type: ignore[misc]
 
     def fit(
         self,
-        X: ArrayLike,
+        X: ArrayLike | RowSource,
         y: ArrayLike,
         sample_weight: ArrayLike | None = None,
         *,
@@ -188,7 +191,7 @@ class LadderRegressor(RegressorMixin, LadderEstimator):  # type: ignore[misc]
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features) or (n_samples, [channels,] height, width)
+        X : array-like, sparse matrix or RowSource, (n_samples, n_features) or (n_samples, [channels,] height, width)
             Labeled and unlabeled rows, scaled to about unit size.
         y : array-like of shape (n_samples,)
             Numbers; NaN, None or ``pd.NA`` for unlabeled rows.
@@ -245,16 +248,17 @@ class LadderRegressor(RegressorMixin, LadderEstimator):  # type: ignore[misc]
             standardized = ((values - self.target_mean_) / self.target_deviation_).astype(np.float32)
             with fit_callbacks(self.callbacks, verbose=self.verbose) as callbacks:
                 recipe, build, dataset, splits = self._prepare_fit(
-                    recipe, rows[selected], standardized[selected], weights, splits, seeds, callbacks
+                    recipe, select(rows, selected), standardized[selected], weights, splits, seeds, callbacks
                 )
                 trainer = self._trainer(recipe, build, checkpointer, callbacks)
                 result = trainer.fit(dataset, splits, seeds, self._earlier_members())
             self._set_result(result, recipe, seeds)
             self.training_ = self._summary(dataset, splits[0], started)
             transduction = values.copy()
-            unlabeled = np.isnan(values)
-            if unlabeled.any():
-                transduction[unlabeled] = self._to_values(self._predict_rows(rows[unlabeled], "outputs"))
+            unlabeled = np.flatnonzero(np.isnan(values))
+            if len(unlabeled):
+                outputs = np.concatenate(list(self._predict_chunks(rows, "outputs", unlabeled)))
+                transduction[unlabeled] = self._to_values(outputs)
             self.transduction_ = like(transduction, X)
         self._delete_snapshots(checkpointer)
         return self
@@ -263,12 +267,12 @@ class LadderRegressor(RegressorMixin, LadderEstimator):  # type: ignore[misc]
         """Return standardized outputs ``(n, 1)`` on the scale of the targets, ``(n,)``."""
         return outputs[:, 0] * self.target_deviation_ + self.target_mean_
 
-    def predict(self, X: ArrayLike) -> Array:
+    def predict(self, X: ArrayLike | RowSource) -> Array:
         """Return the predicted value of each row, averaged over the members.
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features) or (n_samples, [channels,] height, width)
+        X : array-like, sparse matrix or RowSource, (n_samples, n_features) or (n_samples, [channels,] height, width)
             Rows with the same scale as those of `fit`.
 
         Returns
@@ -286,12 +290,12 @@ class LadderRegressor(RegressorMixin, LadderEstimator):  # type: ignore[misc]
         """
         return like(self._to_values(self._predict(X, "outputs")), X)
 
-    def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
+    def score(self, X: ArrayLike | RowSource, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """Return the coefficient of determination R² on the labeled rows.
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features) or (n_samples, [channels,] height, width)
+        X : array-like, sparse matrix or RowSource, (n_samples, n_features) or (n_samples, [channels,] height, width)
             Rows with the same scale as those of `fit`.
         y : array-like of shape (n_samples,)
             Numbers; unlabeled rows are ignored.

@@ -174,5 +174,5 @@ def reconstructed(estimator: LadderEstimator, X: ArrayLike) -> list[Reconstructi
 
 def member_rows(estimator: LadderEstimator, X: ArrayLike) -> Tensor:
     """Return checked rows as the members take them, in float32."""
-    rows = as_shaped(estimator._as_floats(X, reset=False), estimator.input_shape_)
+    rows = as_shaped(estimator._as_rows(X, reset=False), estimator.input_shape_)
     return estimator._prepare(torch.from_numpy(rows)).float()

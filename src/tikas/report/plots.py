@@ -12,6 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from tikas.data.labels import is_unlabeled, one_per_row, regression_values
+from tikas.data.sources import RowSource
 from tikas.estimators.base import LadderEstimator
 from tikas.report.denoising import (
     DenoisingFunction,
@@ -634,9 +635,11 @@ def draw_predicted_values(ax: Axes, values: Array, predicted: Array) -> None:
 
 
 def take(X: Any, chosen: Any) -> Any:
-    """Return some rows of an array, a data frame or a list."""
+    """Return some rows of an array, a data frame, a list or a source of rows."""
     if hasattr(X, "iloc"):
         return X.iloc[chosen]
+    if isinstance(X, RowSource):
+        return X[chosen]
     return np.asarray(X)[chosen]
 
 

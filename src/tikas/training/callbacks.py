@@ -30,13 +30,15 @@ class Progress(NamedTuple):
 
     With members in several groups, trained one after the other, the epochs of all groups count. Lines are those of
     `history_`: ``member``, ``epoch``, ``learning_rate``, ``total``, ``supervised``, ``denoising``, ``seconds``, and
-    ``validation_error`` where it was measured. Before training, when settings are not known yet, `epochs` is 0.
+    ``validation_error`` where it was measured. Before training, when settings are not known yet, `epochs` is 0. Within
+    a long epoch, `part` is the share of it that is done; there is no line and no message then.
     """
 
     epoch: int
     epochs: int
     members: Sequence[Mapping[str, Any]]
     message: str = ""
+    part: float = 0.0
 
 
 Callback = Callable[[Progress], object]
@@ -69,6 +71,8 @@ class ProgressLines:
         now = time.monotonic()
         if progress.message:
             self.write(f"{self.title}: {progress.message}")
+        if progress.part:
+            return
         if not progress.members:  # another group of members starts
             self._error, self._began = None, (now, progress.epoch)
             return
@@ -123,6 +127,9 @@ def progress_bar(
 
         def update(progress: Progress) -> None:
             nonlocal error
+            if progress.part:
+                bar.update(task, completed=progress.epoch + progress.part)
+                return
             error = _newest_error(progress, error)
             figures = progress.message or _figures(progress.members, error)
             bar.update(task, total=progress.epochs or None, completed=progress.epoch, figures=figures)
@@ -234,6 +241,25 @@ def _newest_error(progress: Progress, before: float | None) -> float | None:
     if "validation_error" in progress.members[0]:
         return _mean(progress.members, "validation_error")
     return before
+
+
+@contextmanager
+def row_bar(
+    title: str, rows: int, *, shown: bool = True, console: Console | None = None
+) -> Iterator[Callable[[int], None]]:
+    """Draw a progress bar of rows with the time left, on standard error if that is a terminal.
+
+    Yields a function to call with the number of rows that were done since the last call.
+    """
+    from rich.console import Console as RichConsole
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    console = console or RichConsole(stderr=True)
+    columns = TextColumn("{task.description}"), BarColumn(bar_width=20), MofNCompleteColumn(), TimeRemainingColumn()
+    with Bar(*columns, console=console, transient=True, disable=not (shown and console.is_terminal)) as bar:
+        task = bar.add_task(title, total=rows)
+        yield lambda done: bar.advance(task, done)
 
 
 def _figures(lines: Sequence[Mapping[str, Any]], error: float | None) -> str:

@@ -500,7 +500,7 @@ def _digest(arrays: Iterable[NDArray[Any]]) -> str:
     digest = hashlib.sha256()
     for array in arrays:
         digest.update(f"{array.shape} {array.dtype}".encode())
-        digest.update(np.ascontiguousarray(array).tobytes())
+        digest.update(np.ascontiguousarray(array).data)
     return digest.hexdigest()[:16]
 
 

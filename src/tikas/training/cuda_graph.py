@@ -77,6 +77,7 @@ class Graph:
             self.labeled = batches.labeled_plan[:block].clone()
             self.rates = torch.zeros(block, *rates.shape[1:], device=batches.device)
             if batches.device.type == "cuda":
+                batches.load(first)  # the updates of the warm-up need rows
                 self._graph = self._capture(update, moments)
             self._ready = True
         if self._graph is not None:
@@ -86,7 +87,7 @@ class Graph:
             self.unlabeled.copy_(batches.unlabeled_plan[chosen])
             self.labeled.copy_(batches.labeled_plan[chosen])
             self.rates.copy_(rates[start : start + block])
-            batches.draw_noise(first + start)
+            batches.start_block(first + start)
             if self._graph is None:
                 update(range(block))
             else:

@@ -8,6 +8,7 @@ import platform
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
@@ -15,6 +16,7 @@ from types import FrameType
 from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import distributed
 
 from tikas.data.batches import generator
@@ -77,6 +79,15 @@ def _gpu_of_process() -> torch.device:
     if number.isdecimal() and int(number) < torch.cuda.device_count():
         return torch.device("cuda", int(number))
     return torch.device("cuda")
+
+
+def as_tensor(array: NDArray[Any]) -> torch.Tensor:
+    """Return a tensor with the memory of an array, which is not written to even if PyTorch would let it."""
+    if array.flags.writeable:
+        return torch.from_numpy(array)
+    with warnings.catch_warnings():  # torch warns that it could be written to
+        warnings.simplefilter("ignore", UserWarning)
+        return torch.from_numpy(array)
 
 
 @contextmanager

@@ -308,14 +308,14 @@ def default_costs(network: Any, rows: NDArray[Any], task: Task) -> tuple[float, 
     return costs if len(costs) <= levels else (*costs[: levels - 1], costs[-1])
 
 
-def default_epochs(rows: NDArray[Any], batch_size: int, *, is_module: bool = False) -> int:
+def default_epochs(rows: NDArray[Any], batch_size: int, *, is_module: bool = False, n_rows: int | None = None) -> int:
     """Return the default number of epochs: 100, or 300 for flat rows whose columns vary more than pixels.
 
     More where that makes fewer than 900 updates, fewer (but at least 10) where it makes more than 15,000. User modules
-    get 100, whatever the rows.
+    get 100, whatever the rows. If `rows` are only a sample, `n_rows` is the number of all.
     """
     many = not is_module and rows.ndim == 2 and _mean_variance(rows) > PIXEL_VARIANCE
-    updates = max(1, len(rows) // batch_size)
+    updates = max(1, (n_rows or len(rows)) // batch_size)
     return max(min(300 if many else SMALL.epochs, 15_000 // updates), 10, ceil(900 / updates))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import signal
 import time
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass, field, fields, replace
 from math import ceil, inf, prod
@@ -14,10 +14,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from tikas.data.batches import Batches, part_of
+from tikas.data.batches import WINDOW_BYTES, Batches, StreamedBatches, part_of
 from tikas.data.datasets import Dataset
+from tikas.data.sources import CHUNK_VALUES, RowSource, spread_sample
 from tikas.data.splits import Split
 from tikas.model.ladder import Model
 from tikas.training.callbacks import Callback, Progress, closed_at_the_end
@@ -26,6 +28,7 @@ from tikas.training.distributed import World, gather_members, train_together
 from tikas.training.engines import GPU_BLOCK, SECOND_THREAD_FROM, Engine, choose_engine, multiplications
 from tikas.training.environment import (
     arithmetic,
+    as_tensor,
     deferred_signals,
     freed_memory_kept,
     full_precision,
@@ -55,6 +58,12 @@ MEMORY_INFO, CONTROL_GROUP = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
 """Where Linux tells the memory of the machine, and that of a container."""
 UNKNOWN_MEMORY = 8 * 10**9
 """Free memory assumed of other systems: larger ensembles train in groups there."""
+
+MAX_CALIBRATION_ROWS = 100_000
+"""Rows of a source that the statistics for prediction are taken from: their means are then within 0.3 % of a deviation.
+They are read once for every rung, unless `MAX_COPIED_BYTES` holds them."""
+MAX_COPIED_BYTES = 2**28
+"""Most bytes of rows that are copied for calibration; more are read chunk by chunk."""
 
 NO_COSTS = torch.empty(0, dtype=torch.float64)
 """At the start of an epoch. `torch.cat` leaves such a tensor out, whatever the shape of the others."""
@@ -146,9 +155,9 @@ class Trainer:
     device : str or torch.device, optional
         Default: a GPU if there is one, else the CPU.
     callbacks : sequence of callable, optional
-        Each is called with a `Progress` before the first epoch and after every epoch, in process 0 alone. If one
-        returns True after an epoch, the members that train then are finished. Those with a method ``close`` are closed
-        at the end.
+        Each is called with a `Progress` before the first epoch and after every epoch, and about once a second within
+        long epochs that are trained in parts; in process 0 alone. If one returns True after an epoch, the members that
+        train then are finished. Those with a method ``close`` are closed at the end.
     build : callable, default=Recipe.build
         Builds a member from a recipe, the shape of a row, the number of outputs and a seed.
     checkpointer : Checkpointer, optional
@@ -291,12 +300,17 @@ class _Run:
         """Those that this process trains."""
         self.world = world.alone() if len(seeds) > 1 else world
         """The processes that share rows with this one."""
-        self.rows = torch.from_numpy(dataset.rows).to(device)
+        self.streamed = isinstance(dataset.rows, RowSource)
+        if isinstance(dataset.rows, RowSource):
+            _check_kept_rows(dataset.rows, splits)
+        else:
+            self.rows = as_tensor(dataset.rows).to(device)
         targets = torch.from_numpy(dataset.targets).to(device)
         self.targets = targets.unsqueeze(-1) if dataset.classes is None else targets
         self.weights = None if dataset.weights is None else torch.from_numpy(dataset.weights).to(device)
         self.first = self.build(0)
         self.group_count = self.epochs_done = 0
+        self._calibrated_on: tuple[NDArray[np.int64], Tensor] | None = None
         self.updates_done = [0] * len(seeds)
         checkpointer = trainer.checkpointer
         if checkpointer is None and world.size == 1:
@@ -341,6 +355,50 @@ class _Run:
             ) from error
         return model
 
+    def take(self, rows: NDArray[np.int64]) -> Tensor:
+        """Return a copy of some rows on the device."""
+        if self.streamed:
+            return torch.from_numpy(self.dataset.rows[rows]).to(self.device)
+        return self.rows[torch.as_tensor(rows, device=self.device)]
+
+    def batches(self, members: Sequence[int], shapes: Sequence[tuple[int, ...]]) -> Batches:
+        """Return the batches of some members, whose levels have these shapes."""
+        recipe = self.recipes[members[0]]
+        settings: dict[str, Any] = {
+            "block": GPU_BLOCK if self.device.type == "cuda" else 1,
+            "denoising": any(recipe.costs),
+            "share": self.world.share,
+        }
+        arguments: tuple[Any, ...] = (
+            self.targets,
+            self.weights,
+            [self.splits[member] for member in members],
+            [self.seeds[member] for member in members],
+            shapes,
+            recipe.batch_size,
+            recipe.labeled_batch_size,
+        )
+        if isinstance(self.dataset.rows, RowSource):
+            return StreamedBatches(self.dataset.rows, *arguments, **settings, device=self.device)
+        return Batches(self.rows, *arguments, **settings)
+
+    def calibration_rows(self, split: Split, calibration: Calibration) -> tuple[Tensor | _RowChunks, int]:
+        """Return this process's rows to calibrate a member on, and the number of all; of streamed rows a sample."""
+        chosen = calibration_rows(split, calibration)
+        if self.streamed:
+            chosen = spread_sample(chosen, MAX_CALIBRATION_ROWS)
+        used = len(chosen)
+        if self.world.size > 1:
+            chosen = np.array_split(chosen, self.world.size)[self.world.rank]
+        elif not self.streamed and used == len(self.dataset):
+            return self.rows, used
+        if 4 * len(chosen) * prod(self.dataset.rows.shape[1:]) > MAX_COPIED_BYTES:
+            return _RowChunks(self, chosen), used
+        if self._calibrated_on is None or not np.array_equal(self._calibrated_on[0], chosen):
+            self._calibrated_on = None
+            self._calibrated_on = chosen, self.take(chosen)
+        return self._calibrated_on[1], used
+
     def report_start(self, members: Sequence[int], snapshots: Sequence[Snapshot] | None) -> None:
         """Tell the callbacks that members begin, or resume, together."""
         message = f"starting {len(members)} member{'s' * (len(members) > 1)} on {self.device}"
@@ -359,6 +417,12 @@ class _Run:
         answers = [callback(progress) for callback in self.trainer.callbacks if self.world.is_first]
         return any(answer is True for answer in answers)
 
+    def report_part(self, part: float) -> None:
+        """Tell the callbacks which share of an epoch is done."""
+        progress = Progress(self.epochs_done, self.group_count * self.recipes[0].epochs, [], part=part)
+        for callback in self.trainer.callbacks if self.world.is_first else ():
+            callback(progress)
+
     def _bytes_per_member(self) -> int:
         """Estimate what a member of rungs needs while it trains: parameters, latents and noise."""
         recipe = self.recipes[0]
@@ -368,7 +432,8 @@ class _Run:
         block = GPU_BLOCK if self.device.type == "cuda" else 1
         latents = (2 * unlabeled + labeled) * TENSORS_PER_LATENT * values + block * (unlabeled + labeled) * values
         parameters = sum(parameter.numel() for parameter in self.first.parameters())
-        return 4 * (TENSORS_PER_PARAMETER * parameters + latents)
+        windows = 3 * WINDOW_BYTES if self.streamed else 0
+        return 4 * (TENSORS_PER_PARAMETER * parameters + latents) + windows
 
     def memory_message(self) -> str:
         """Say what to do when a single member does not fit."""
@@ -398,19 +463,7 @@ class _Group:
         run.report_start(members, snapshots)
         models = [(run.first if member == 0 else run.build(member)).to(run.device) for member in members]
         self.packable = models[0].packable
-        self.batches = Batches(
-            run.rows,
-            run.targets,
-            run.weights,
-            self.splits,
-            self.seeds,
-            models[0].shapes,
-            self.recipe.batch_size,
-            self.recipe.labeled_batch_size,
-            block=GPU_BLOCK if run.device.type == "cuda" else 1,
-            denoising=any(self.recipe.costs),
-            share=self.world.share,
-        )
+        self.batches = run.batches(members, models[0].shapes)
         exact, updates = self.recipe.precision == "exact", self.batches.updates
         self.engine = choose_engine(models, self.batches, self.recipe.epochs * updates, exact=exact)
         if self.engine.preparation:
@@ -427,7 +480,7 @@ class _Group:
             if snapshots[0].costs.numel():
                 self.costs = torch.stack([snapshot.costs for snapshot in snapshots], 1)
         held_out = len(self.splits[0].validation) > 0
-        self.validation = _Validation(self.engine, self.splits, self.recipe, self.world) if held_out else None
+        self.validation = _Validation(run, self.engine, self.splits, self.recipe) if held_out else None
         self.small = multiplications(models, self.batches) < SECOND_THREAD_FROM
         self.state_bytes = 3 * sum(parameter.nbytes for model in models for parameter in model.parameters())
         self.failed: dict[int, str] = {}
@@ -436,14 +489,15 @@ class _Group:
         """Train the epochs that are left, and add the members to the result."""
         recipes, updates, checkpointer = self.recipes, self.batches.updates, self.checkpointer
         # With a checkpointer, an epoch is trained in parts of about a second, to stop and save between two of them; so
-        # are epochs of which processes share the rows: they all stop after the same update.
-        # Modules draw from generators that are seeded once an epoch.
+        # are epochs of which processes share the rows, which all stop after the same update, and long epochs of
+        # streamed rows, to report them. Modules draw from generators that are seeded once an epoch.
         deferred = checkpointer is not None or self.world.size > 1
-        divided = deferred and self.packable
+        divided = (deferred or self.run.streamed) and self.packable
         part = self.batches.block if divided else updates
         stop = 0  # the signal that ends the training
         device, exact = self.run.device, self.recipe.precision == "exact"
         with (
+            closing(self.batches),
             freed_memory_kept(enabled=device.type == "cpu" and not self.small),
             arithmetic(device, exact=exact, small=self.small),
         ):
@@ -465,6 +519,7 @@ class _Group:
                             part, stop, _ = self.world.agree(part, signals)
                             if len(self.costs) < updates:
                                 self._save_if_due(within_epoch=True)
+                                self.run.report_part(len(self.costs) / updates)
                         if len(self.costs) < updates:
                             break
                         lines = _history_lines(recipes, self.costs, rates, epoch, time.perf_counter() - started)
@@ -547,13 +602,14 @@ class _Group:
             if reason:
                 result.failed[member] = reason
                 continue
-            rows = torch.as_tensor(calibration_rows(self.splits[position], recipe.calibration), device=run.device)
-            rows = part_of(rows, self.world.share)
+            rows, used = run.calibration_rows(self.splits[position], recipe.calibration)
+            if used < len(calibration_rows(self.splits[position], recipe.calibration)):
+                self.histories[position][-1]["calibration_rows"] = used
             # In training mode: frozen layers of a user module are recognized by their mode. On the device, from which
             # an interrupted call may have moved it.
             model.to(run.device).train()
             with full_precision():
-                model.calibrate(run.rows[rows])
+                model.calibrate(rows)
             model.processes = None
             finished.append((member, model.eval().cpu(), self.histories[position]))
         for member, model, history in finished:
@@ -563,6 +619,18 @@ class _Group:
             result.histories.append(history)
 
 
+class _RowChunks:
+    """Rows that are copied or read chunk by chunk, as often as they are needed."""
+
+    def __init__(self, run: _Run, rows: NDArray[np.int64]) -> None:
+        self.run, self.rows = run, rows
+        self.size = max(2, CHUNK_VALUES // prod(run.dataset.rows.shape[1:]))
+
+    def __iter__(self) -> Iterator[Tensor]:
+        for part in np.array_split(self.rows, ceil(len(self.rows) / self.size)):
+            yield self.run.take(part)
+
+
 class _Validation:
     """Measures members on their validation rows during training.
 
@@ -570,15 +638,21 @@ class _Validation:
     from counts and not from the clock, so that a run has the same history on every machine.
     """
 
-    def __init__(self, engine: Engine, splits: Sequence[Split], recipe: Recipe, world: World) -> None:
-        self.engine, batches, self.world = engine, engine.batches, world
+    def __init__(self, run: _Run, engine: Engine, splits: Sequence[Split], recipe: Recipe) -> None:
+        self.engine, batches, self.world = engine, engine.batches, run.world
         seen = [calibration_rows(split, recipe.calibration) for split in splits]
         watched = [rows[:: 1 + len(rows) // MAX_WATCHED_ROWS] for rows in seen]
         models = len(engine.packed())
         members = () if models > 1 or engine.members == 1 else (engine.members,)
+        indices = np.stack(watched), np.stack([split.validation for split in splits])
+        if run.streamed:  # these rows are read once
+            needed = np.unique(np.concatenate([each.ravel() for each in indices]))
+            indices = np.searchsorted(needed, indices[0]), np.searchsorted(needed, indices[1])
+            self._rows, self._targets = run.take(needed), run.targets[torch.from_numpy(needed).to(run.device)]
+        else:
+            self._rows, self._targets = run.rows, run.targets
         self._watched, self._held_out = (
-            torch.as_tensor(np.stack(rows), device=batches.device).view(models, *members, -1)
-            for rows in (watched, [split.validation for split in splits])
+            torch.as_tensor(rows, device=batches.device).view(models, *members, -1) for rows in indices
         )
         measured = self._watched.shape[-1] + self._held_out.shape[-1]
         trained = 2 * batches.denoised_batch_size + batches.labeled_batch_size
@@ -591,7 +665,7 @@ class _Validation:
     @torch.no_grad()
     def errors(self) -> list[float]:
         """Return the error of every member as it is now."""
-        rows, targets = self.engine.batches.rows, self.engine.batches.targets
+        rows, targets = self._rows, self._targets
         errors: list[float] = []
         for model, watched, held_out in zip(self.engine.packed(), self._watched, self._held_out, strict=True):
             model.train()
@@ -680,7 +754,7 @@ def epochs_between(measured: int, trained: int, updates: int) -> int:
     return ceil(cost_in_updates / (VALIDATION_SHARE * updates))
 
 
-def calibration_rows(split: Split, calibration: Calibration) -> np.typing.NDArray[np.int64]:
+def calibration_rows(split: Split, calibration: Calibration) -> NDArray[np.int64]:
     """Return the rows that a member's statistics for prediction come from."""
     return split.labeled if calibration == "labeled" else split.unlabeled
 
@@ -842,6 +916,19 @@ def _check_members(recipes: Sequence[Recipe], splits: Sequence[Split], seeds: Se
         raise ValueError(
             f"calibration={recipes[0].calibration!r}: the statistics for prediction need at least two rows, and a "
             f"member has {rows}. Give more of them, or set calibration='all'."
+        )
+
+
+def _check_kept_rows(source: RowSource, splits: Sequence[Split]) -> None:
+    """Raise MemoryError if the rows of a source that stay in memory would need more than there is."""
+    labeled = [np.empty(0, np.int64) if split.fully_labeled else split.labeled for split in splits]
+    kept = np.unique(np.concatenate([*labeled, *(split.validation for split in splits)]))
+    needed, free = 4 * len(kept) * prod(source.shape[1:]), _free_bytes(torch.device("cpu"))
+    if needed > free:
+        raise MemoryError(
+            f"The {len(kept)} labeled and validation rows need {needed / 1e9:.3g} GB, but {free / 1e9:.3g} GB of "
+            "memory are free. Of rows in files, only unlabeled ones stay there, unless all are labeled. Use fewer "
+            "labels, or all of them without validation rows."
         )
 
 
