@@ -101,7 +101,7 @@ def network(scale: int = 1) -> Ladder:
         return Ladder((scale * INPUTS,), [*(Dense(scale * width) for width in WIDTHS), Dense(CLASSES)])
 
 
-def seconds_of_update(ladder: Ladder, sent: Traffic, machine: Machine, gpus: int, rows: int) -> Update:
+def milliseconds_of_update(ladder: Ladder, sent: Traffic, machine: Machine, gpus: int, rows: int) -> Update:
     """Return the milliseconds of an update in which each GPU has so many labeled and as many unlabeled rows.
 
     An all-reduce of B bytes over N GPUs takes launch + 2 log2(N) latency + 2 (N - 1)/N B / bandwidth. A product takes 2
@@ -131,9 +131,9 @@ def efficiency_table(machine: Machine, rows: int = 100) -> str:
     for name, scale in (("the paper's", 1), ("100 times as many weights", 10)):
         ladder = network(scale)
         sent = traffic(ladder)
-        alone = seconds_of_update(ladder, sent, machine, 1, rows)
+        alone = milliseconds_of_update(ladder, sent, machine, 1, rows)
         for gpus in GPUS:
-            update = seconds_of_update(ladder, sent, machine, gpus, rows)
+            update = milliseconds_of_update(ladder, sent, machine, gpus, rows)
             parts = (update.compute, update.statistics, update.gradients, update.noise, update.total)
             share = f"{100 * alone.total / update.total:.0f} %"
             lines.append([name, str(gpus), *(f"{part:.2f}" for part in parts), share])
@@ -190,16 +190,17 @@ def main() -> None:
         "--updates", type=int, default=20, help="updates of an epoch; the first of three is not measured"
     )
     parser.add_argument("--efficiency", action="store_true", help="print the computed table instead")
-    parser.add_argument("--rows", type=int, default=100, help="labeled, and also unlabeled, rows of each GPU")
+    rows_help = "labeled, and also unlabeled, rows: measured, of a batch; computed, of each GPU"
+    parser.add_argument("--rows", type=int, nargs="+", default=[100, 1000], help=rows_help)
     for name, default in vars(h200()).items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=type(default), default=default)
     options = parser.parse_args()
     if options.efficiency:
-        print(efficiency_table(machine_of(options), options.rows))
+        print("\n".join(efficiency_table(machine_of(options), rows) for rows in options.rows))
         return
     device = torch.device("cpu")
     print_machine(device)
-    for rows in (100, 1000):
+    for rows in options.rows:
         measured = [[measure(size, rows, options.updates) for size in (1, 2)] for _ in range(options.rounds)]
         one, two = (median(pair[side][0] for pair in measured) for side in (0, 1))
         cpu_ratio = median(together[1] / alone[1] for alone, together in measured)

@@ -60,6 +60,11 @@ class Case(NamedTuple):
 CASES = {
     "dense": Case(),
     "dense, double precision": Case(dataset=replace(DATA, rows=ROWS.astype(np.float64)), build=in_double),
+    "early stopping": Case(
+        replace(RECIPE, early_stopping=True, n_iter_no_change=2, epochs=30),
+        replace(DATA, rows=ROWS.astype(np.float64)),
+        build=in_double,
+    ),
     "convolutions": Case(
         replace(RECIPE, network=(Conv(4, 3), MaxPool(2), 8), costs=(10, 1, 0.1, 0.1, 0.1)),
         replace(DATA, rows=ROWS.reshape(301, 1, 4, 4).astype(np.float64)),
@@ -122,6 +127,7 @@ def main(rank: int, folder: str, port: int) -> None:
     found["reports"] = len(reports)
     # The first part of a training is one update; those after it are whole epochs here.
     found["stopped"] = [interrupted(Path(folder, "stopped together"), update, rank=1) for update in (1, 2 * UPDATES)]
+    found["ended"] = len(train(case, callbacks=[lambda progress: progress.epoch == 2]).histories[0])
     found["drawn seeds"] = LadderClassifier((4,), n_members=2, epochs=1, device="cpu").fit(ROWS, CLASSES).seeds_
     with suppress(TrainingDivergedError):
         train(case._replace(recipe=replace(RECIPE, learning_rate=1e30)))

@@ -33,6 +33,7 @@ import ensemble_accuracy  # noqa: E402
 import evaluation  # noqa: E402
 import mnist  # noqa: E402
 import other_methods  # noqa: E402
+import processes  # noqa: E402
 import profile_update  # noqa: E402
 import render_docs  # noqa: E402
 import render_studies  # noqa: E402
@@ -64,6 +65,17 @@ def test_what_processes_send_is_a_sum_for_each_normalization_and_one_for_the_cos
     assert found.forward[0] == 8 * streams * (1 + 2 * 5)  # numbers, sums and squares of the first rung, in float64
     assert found.gradients == 4 * sum(parameter.numel() for parameter in ladder.parameters())
     assert ladder.processes is None
+
+
+def test_an_update_of_many_gpus_takes_as_long_as_its_parts() -> None:
+    machine = processes.Machine(1.0, 100.0, 1.0, launch=10, latency=3, node=8, node_bandwidth=300, bandwidth=50)
+    ladder, sent = processes.network(), traffic.Traffic((8,) * 14, (8,) * 14, 4_000_000)
+    eight, many = (processes.milliseconds_of_update(ladder, sent, machine, gpus, rows=100) for gpus in (8, 512))
+    assert eight.statistics == pytest.approx(28 * (10 + 6 * 3) / 1e3, rel=1e-3)
+    assert eight.gradients == pytest.approx((10 + 6 * 3) / 1e3 + 2 * 7 / 8 * 4e6 / 300e6)
+    assert many.gradients == pytest.approx((10 + 18 * 3) / 1e3 + 2 * 511 / 512 * 4e6 / 50e6)
+    assert many.noise == pytest.approx(64 * eight.noise) == pytest.approx(512 * 200 * 3044 / 1e6)
+    assert many.compute == eight.compute == pytest.approx(1 + 6 * 100 * 4 * 1_536_500 / 100e9, rel=1e-2)
 
 
 @pytest.mark.parametrize("name", SCRIPTS)

@@ -110,6 +110,16 @@ def test_callbacks_are_called_in_the_first_process_alone(found: Any) -> None:
     assert found[1]["reports"] == 0
 
 
+def test_a_callback_in_the_first_process_ends_the_training_in_all(found: Any) -> None:
+    assert [process["ended"] for process in found] == [2, 2]
+
+
+def test_early_stopping_ends_all_after_the_same_epoch(found: Any, alone: Any) -> None:
+    epochs = len(alone["early stopping"]["histories"][0])
+    assert epochs < 30
+    assert [len(process["early stopping"]["histories"][0]) for process in found] == [epochs, epochs]
+
+
 def test_without_a_random_state_the_seeds_of_the_first_process_are_used(found: Any) -> None:
     assert found[0]["drawn seeds"] == found[1]["drawn seeds"]
     assert len(set(found[0]["drawn seeds"])) == 2
