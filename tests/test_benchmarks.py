@@ -38,6 +38,7 @@ import render_docs  # noqa: E402
 import render_studies  # noqa: E402
 import scaling  # noqa: E402
 import studies  # noqa: E402
+import traffic  # noqa: E402
 import whitening  # noqa: E402
 from common import Side, Timing, interleave, load_flat, start_engine  # noqa: E402
 from eager import EagerLadder, EagerTraining  # noqa: E402
@@ -52,6 +53,17 @@ SCRIPTS = sorted(path.stem for path in (ROOT / "benchmarks").glob("*.py") if pat
 @pytest.fixture(scope="module")
 def records() -> Records:
     return Records.read(ROOT / "results")
+
+
+@pytest.mark.parametrize(("costs", "normalizations"), [((1, 1, 1, 1), 3 + 4), ((0, 0, 1, 0), 3 + 2), (0, 3)])
+def test_what_processes_send_is_a_sum_for_each_normalization_and_one_for_the_costs(costs, normalizations) -> None:
+    ladder = Ladder((6,), [Dense(5), Dense(4), Dense(3)], costs=costs)
+    found = traffic.traffic(ladder)
+    assert len(found.forward) == len(found.backward) == found.all_reduces / 2 == normalizations + 1
+    streams = 3 if ladder.cost_levels else 1
+    assert found.forward[0] == 8 * streams * (1 + 2 * 5)  # numbers, sums and squares of the first rung, in float64
+    assert found.gradients == 4 * sum(parameter.numel() for parameter in ladder.parameters())
+    assert ladder.processes is None
 
 
 @pytest.mark.parametrize("name", SCRIPTS)

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from math import prod, sqrt
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
@@ -24,6 +24,8 @@ CHUNK_ROWS = 2048
 MAX_VALUES = 3 * 64 * 64
 """Largest number of values of an image to whiten: memory grows with its square, the time to fit with its cube."""
 SCALE_CHUNK_ROWS = 4096
+MIN_PIXELS = 50
+"""Columns from which values like pixels, such as 8 by 8 of them, are pixels and not counts."""
 MAX_NAMED = 5
 FAR, FAR_SINGLE = 2, 10
 """Rows (many, or a single one) farther outside the training range than this many times its width have another scale."""
@@ -187,11 +189,30 @@ class Whitening(Transform):
         return self.matrix.shape == (self.mean.numel(), self.mean.numel())
 
 
+class PixelScaling(Standardization):
+    """z = x / s with one s for all values: 255 for bytes, else the largest value of the training rows.
+
+    Examples
+    --------
+    >>> PixelScaling.fit(torch.tensor([[0.0, 255.0], [51.0, 102.0]]))(torch.tensor([[0.0, 51.0]]))
+    tensor([[0.0000, 0.2000]])
+    """
+
+    @classmethod
+    def fit(cls, rows: Tensor, device: str | torch.device | None = None) -> Self:
+        """Fit on training rows ``(n, ...)``, finite."""
+        scale = torch.full(
+            rows.shape[1:], pixel_scale(float(rows.max())), dtype=cls.DTYPE, device=device or rows.device
+        )
+        return cls(torch.zeros_like(scale), scale)
+
+
 TRANSFORMS: dict[str, type[Standardization] | type[Whitening]] = {
-    "whiten": Whitening,
+    "pixels": PixelScaling,
     "standardize": Standardization,
+    "whiten": Whitening,
 }
-"""The transforms by the value of `preprocess`, except ``"none"``."""
+"""The transforms of arrays by the value of `preprocess`."""
 
 
 def normalize_contrast(images: Tensor) -> Tensor:
@@ -249,12 +270,7 @@ def check_scale(X: NDArray[Any], columns: Sequence[str] | None = None, *, stackl
         columns are constant at a value other than zero.
     """
     X = X.reshape(len(X), -1)
-    mean = X.mean(axis=0, dtype=np.float64)
-    squares = np.zeros(X.shape[1])
-    for start in range(0, len(X), SCALE_CHUNK_ROWS):  # a float64 copy of all rows might not fit into memory
-        squares += np.square(X[start : start + SCALE_CHUNK_ROWS] - mean).sum(axis=0)
-    deviation = np.sqrt(squares / len(X))
-    lowest, highest = X.min(axis=0), X.max(axis=0)
+    mean, deviation, lowest, highest = _statistics(X)
     varying = highest > lowest
     if not varying.any():
         raise ValueError(
@@ -267,7 +283,7 @@ def check_scale(X: NDArray[Any], columns: Sequence[str] | None = None, *, stackl
         low, high = float(lowest.min()), float(highest.max())
         messages.append(
             f"The values range from {low:g} to {high:g}, like pixels or counts that were not scaled. Divide them by "
-            f"{255 if high > 128 else high:g}, or set preprocess='standardize'."
+            f"{pixel_scale(high):g}, or set preprocess='standardize'."
         )
     elif far.any():
         messages.append(
@@ -282,6 +298,42 @@ def check_scale(X: NDArray[Any], columns: Sequence[str] | None = None, *, stackl
         )
     for message in messages:
         warnings.warn(message, ScaleWarning, stacklevel=stacklevel)
+
+
+def choose_scaling(X: NDArray[Any], *, images: bool) -> Literal["none", "pixels", "standardize"]:
+    """Return the transform that rows need: none if `check_scale` would not warn of their scale.
+
+    Parameters
+    ----------
+    X : ndarray of shape (n, ...)
+        Finite numbers; all dimensions except the first are columns.
+    images : bool
+        Whether the columns are channels of images.
+    """
+    X = X.reshape(len(X), -1)
+    mean, deviation, lowest, highest = _statistics(X)
+    varying = highest > lowest
+    if not varying.any():
+        return "none"
+    if _looks_like_pixels(X, lowest, highest, deviation):
+        return "pixels" if images or X.shape[1] >= MIN_PIXELS else "standardize"
+    return "standardize" if _far_from_unit_size(X, mean, deviation, varying).any() else "none"
+
+
+def pixel_scale(highest: float) -> float:
+    """Return what pixels up to `highest` are divided by."""
+    return 255.0 if 128 < highest <= 255 else highest if highest > 0 else 1.0
+
+
+def _statistics(
+    X: NDArray[Any],
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[Any], NDArray[Any]]:
+    """Return mean, deviation, lowest and highest value of each column."""
+    mean = X.mean(axis=0, dtype=np.float64)
+    squares = np.zeros(X.shape[1])
+    for start in range(0, len(X), SCALE_CHUNK_ROWS):  # a float64 copy of all rows might not fit into memory
+        squares += np.square(X[start : start + SCALE_CHUNK_ROWS] - mean).sum(axis=0)
+    return mean, np.sqrt(squares / len(X)), X.min(axis=0), X.max(axis=0)
 
 
 def _looks_like_pixels(

@@ -54,6 +54,8 @@ class FusedEngine:
         Dtype of the products, of the noise, and of what kernels store for each other.
     """
 
+    preparation = "compiling the kernels, and capturing a CUDA graph"
+
     def __init__(self, models: Sequence[Model], batches: Batches, dtype: torch.dtype = torch.bfloat16) -> None:
         self.batches = batches
         self.members = len(models)
