@@ -51,7 +51,7 @@ def test_parameters_and_fitted_attributes_of_estimators_are_documented(cls):
 
 @pytest.mark.parametrize("cls", ESTIMATORS)
 def test_documented_defaults_are_the_defaults(cls):
-    documented = dict(re.findall(r"^    (\w+) : .*default=(.+)$", cls.__doc__, re.MULTILINE))
+    documented = dict(re.findall(r"^(\w+) : .*default=(.+)$", inspect.getdoc(cls), re.MULTILINE))
     parameters = cls().get_params()
     assert documented.keys() == parameters.keys()
     for name, default in documented.items():
