@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-oldest lint types pytest tables bench soak audit clean
+.PHONY: demo test test-oldest lint types pytest javascript tables bench soak audit clean
 
 demo: $(READY)
 	$(BIN)/tikas train
@@ -20,6 +20,10 @@ types: $(READY)
 
 pytest: $(READY)
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+
+# What the JavaScript example of docs/deployment.md needs; its test is skipped without it.
+javascript:
+	npm ci --ignore-scripts --prefix tests/javascript
 
 # The oldest versions that pyproject.toml allows, on Python 3.11: a build of torch for GPUs, 5 GB on disk. Tests that
 # need other packages are skipped.

@@ -1,4 +1,4 @@
-"""The command line: `tikas train`, `tikas predict`, `tikas report` and `tikas reproduce`."""
+"""The command line: `tikas train`, `predict`, `report`, `export`, `tune` and `reproduce`."""
 
 from __future__ import annotations
 
@@ -13,17 +13,19 @@ from typing import Annotated
 import typer
 
 import tikas
+from tikas.cli.export import export
 from tikas.cli.options import FAILURE, USAGE, print_error
 from tikas.cli.predict import predict
 from tikas.cli.report import report
 from tikas.cli.reproduce import reproduce
 from tikas.cli.train import train
+from tikas.cli.tune import tune
 
 LIST_OPTIONS = ("--network", "--noise", "--costs", "--ignore", "--categorical", "--numeric", "--unlabeled", "--id")
 
 # Without rich's markup typer starts in half the time, and its messages are lines that other programs can read.
 app = typer.Typer(add_completion=False, rich_markup_mode=None, no_args_is_help=True)
-for _command in (train, predict, report, reproduce):
+for _command in (train, predict, report, export, tune, reproduce):
     app.command()(_command)
 
 
@@ -51,8 +53,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     shown: set[str] = set()
 
     def show_warning(message: Warning | str, *_: object, **__: object) -> None:
-        """Print a warning once, even if both networks of `tikas train` cause it."""
-        if str(message) not in shown:
+        """Print a warning once, even if both networks of `tikas train` cause it, and in one process alone."""
+        from tikas.training.environment import is_first_process
+
+        if str(message) not in shown and is_first_process():
             shown.add(str(message))
             print_error(f"warning: {message}")
 

@@ -43,6 +43,7 @@ from tikas.model.ladder import Model
 from tikas.model.specs import RungSpec, channels_last_hint
 from tikas.training.callbacks import Callback, Progress
 from tikas.training.checkpoint import Checkpointer, weights_digest
+from tikas.training.distributed import train_together
 from tikas.training.engines import SECOND_THREAD_FROM
 from tikas.training.environment import (
     full_precision,
@@ -306,6 +307,13 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
                 build = partial(build_with_bias, build, torch.from_numpy(np.log(totals / totals.mean())))
         return recipe, build, dataset, splits
 
+    def prepare(self, X: ArrayLike, targets: Array, classes: Array | None = None) -> tuple[Recipe, Dataset]:
+        """Return the complete recipe and the data set that `fit` would train with; `targets` as in a `Dataset`."""
+        recipe = self._recipe()
+        rows = self._check_training_rows(X, recipe, None)
+        recipe, _, dataset, _ = self._prepare_fit(recipe, rows, targets, None, None, self._seeds(None), [], classes)
+        return recipe, dataset
+
     def _hold_out(self, dataset: Dataset, seeds: Sequence[int]) -> list[Split]:
         """Return for each member a split that holds out `validation_fraction` of the labeled rows."""
         check_scalar(
@@ -435,7 +443,9 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
             return [int(self.random_state) + member for member in range(self.n_members)]
         drawn = check_random_state(self.random_state).randint(2**31 - 1, size=self.n_members)
         saved = checkpointer.seeds() if self.random_state is None and checkpointer is not None else []
-        return [*saved, *map(int, drawn)][: self.n_members]
+        seeds = [*saved, *map(int, drawn)][: self.n_members]
+        with train_together(pick_device(self.device)) as world:  # each of several processes has drawn others
+            return list(world.first(seeds))
 
     def _set_fitted(
         self,
@@ -615,6 +625,92 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         from tikas.io import save  # io imports the estimators
 
         return save(self, path)
+
+    def to_onnx(self, path: str | Path) -> Path:
+        """Write the fitted model as an ONNX file, for onnxruntime in any language.
+
+        Parameters
+        ----------
+        path : str or Path
+            The file to write. An existing file is replaced once the new one is complete.
+
+        Returns
+        -------
+        Path
+            The path of the file.
+
+        Raises
+        ------
+        ImportError
+            If onnx or onnxscript is not installed.
+        OSError
+            If the file cannot be written.
+        ValueError
+            If the network is a module of yours that PyTorch cannot export, or a column has the name of an output.
+
+        Notes
+        -----
+        The graph contains the preprocessing. It takes any number of rows: float32 rows as one input ``X`` of the shape
+        of those of `fit`; or, if that was a data frame, each column as an input of its name, ``(rows, 1)``, of float32.
+        If columns are encoded (``preprocess_ == "columns"``), those that are used are inputs: numbers of float64, NaN
+        for a gap; categories and booleans as strings; dates as int64 seconds since 1970 in UTC, -2**63 for a gap.
+
+        The outputs are named as by skl2onnx: of a classifier ``label`` and ``probabilities`` ``(rows, classes)``, of a
+        regressor ``variable`` ``(rows, 1)``. The metadata of the file are JSON: ``classes``, ``columns``, ``task``,
+        ``recipe``, ``seeds`` and the version ``tikas``.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> from tikas import LadderClassifier
+        >>> classifier = LadderClassifier((4,), epochs=1, batch_size=4).fit([[0.0], [0.2], [0.8], [1]], [0, -1, -1, 1])
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     classifier.to_onnx(folder + "/model.onnx").name  # doctest: +SKIP
+        'model.onnx'
+        """
+        from tikas.export import to_onnx  # export imports the estimators
+
+        return to_onnx(self, path)
+
+    def to_torch_export(self, path: str | Path) -> Path:
+        """Write the fitted model as a file of `torch.export`, which PyTorch reads without tikas.
+
+        ``torch.export.load(path).module()`` is a function of float32 rows, of the shape of those of `fit`; or, if that
+        was a data frame, of a dict of columns, as `to_onnx` describes them, but categories as their positions in
+        ``encoder_.columns[...].categories``, int64, -1 for others. It contains the preprocessing and returns the class
+        probabilities, or the values of a regressor ``(rows, 1)``.
+
+        Parameters
+        ----------
+        path : str or Path
+            The file to write, by custom with the suffix ``.pt2``. An existing file is replaced once the new one is
+            complete.
+
+        Returns
+        -------
+        Path
+            The path of the file.
+
+        Raises
+        ------
+        OSError
+            If the file cannot be written.
+        ValueError
+            If the network is a module of yours that PyTorch cannot export.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> from tikas import LadderClassifier
+        >>> classifier = LadderClassifier((4,), epochs=1, batch_size=4).fit([[0.0], [0.2], [0.8], [1]], [0, -1, -1, 1])
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     program = torch.export.load(classifier.to_torch_export(folder + "/model.pt2"))
+        >>> program.module()(torch.tensor([[0.3], [0.5], [0.7]])).shape
+        torch.Size([3, 2])
+        """
+        from tikas.export import to_torch_export
+
+        return to_torch_export(self, path)
 
 
 def build_gamma(
