@@ -55,6 +55,9 @@ into five parts, and each part is predicted by a network that has not seen its r
 network without denoising costs, which learns from the labels alone. With so few labels the 95 % interval is wide; the
 last sentence says whether the difference between the two is more than chance.
 
+The seconds are those of a machine with two cores that other programs kept busy. `--folds 0` leaves the cross-validation
+out, which takes about three times as long as the training itself.
+
 ## Predict
 
 New rows may have gaps, hospitals that nobody has seen, and other columns; only the columns of the model are needed.

@@ -92,6 +92,8 @@ def test_kind_of_a_column(cells: Any, kind: str) -> None:
         (list(range(30)), "number", "number"),
         (["a", "b", "c"], "category", "category"),
         (["a", "b", "c"], "ignored", "ignored"),
+        ([True, False, True], "boolean", "boolean"),
+        (["Yes", "no", "yes"], "boolean", "boolean"),
         (["1.1.2020", "x", "2.2.2020"], "date", "date"),
         (["x", "y", "3", "4"], "number", "number"),
     ],

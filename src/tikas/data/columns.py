@@ -1,7 +1,7 @@
 """Columns of a table as numbers: what each column holds, and the encoding that is fitted, saved and applied to rows.
 
-Numbers are imputed and standardized, categories and booleans become one column each, dates become parts. Numbers that
-identify the rows, constants and free text are left out. No target is looked at, so unlabeled rows count like others.
+Numbers are imputed and standardized, categories and booleans become a column for each value, dates become parts. What
+identifies the rows, constants and free text are left out. No target is looked at, so unlabeled rows count like others.
 """
 
 from __future__ import annotations
@@ -339,10 +339,7 @@ def _profile(cells: pd.Series, name: Hashable, given: str | None) -> Profile:
         return _profile_numbers(cells, name, given)
     texts = _Texts.of(cells)
     if pd.api.types.is_bool_dtype(cells) and given is None:
-        kind = (
-            "boolean" if len(texts.distinct) + (texts.gaps > 0) > 1 else "constant" if len(texts.distinct) else "empty"
-        )
-        return Profile(Column(label, kind), texts.gaps, len(texts.distinct))
+        given = "boolean"
     if isinstance(cells.dtype, pd.CategoricalDtype) and given is None:
         given = "category"
     return _profile_texts(texts, name, given)
@@ -399,7 +396,7 @@ def _profile_texts(texts: _Texts, name: Hashable, given: str | None) -> Profile:
     distinct = pd.Series(texts.distinct, dtype=object)
     if given == "category":
         return Profile(column, texts.gaps, n_distinct, _spellings(texts))
-    if given is None and set(distinct.str.lower()) <= {"true", "false"}:
+    if given == "boolean" or (given is None and set(distinct.str.lower()) <= {"true", "false"}):
         return Profile(replace(column, kind="boolean"), texts.gaps, n_distinct)
 
     some = distinct.iloc[:: 1 + n_distinct // MAX_TRIED]
