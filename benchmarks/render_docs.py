@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from statistics import mean, stdev
 
 from common import RESULTS
+from processes import efficiency_table, h200, traffic_table
 from tikas.paper.experiments import EXPERIMENTS, select
 from tikas.paper.records import Record, Records, read_records
 from tikas.paper.render import MISSING, all_tables, fill_pages, markdown_table
@@ -128,6 +129,26 @@ def soak_table() -> str:
     return markdown_table(["", "kills", "while writing a file", "survived", "runs compared"], rows)
 
 
+def processes_table() -> str:
+    """Milliseconds per update of one process and of two, and what sharing adds to the processor time."""
+    records = read_records(RESULTS / "processes.jsonl")
+    rows = []
+    for count in sorted({each["rows"] for each in records}):
+        one, two = (last(records, what=what, rows=count) for what in ("1 process", "2 processes"))
+        if one and two:
+            ratios = [f"{two['ratio']:.2f}", f"{two['cpu_ratio']:.2f}", f"{two['load']:.0f}"]
+            rows.append([str(count), milliseconds(one, 0), milliseconds(two, 0), *ratios])
+    header = [
+        "rows of each kind",
+        "1 process, ms",
+        "2 processes, ms",
+        "times as fast",
+        "processor time",
+        "load average",
+    ]
+    return markdown_table(header, rows, text_columns=0)
+
+
 def statistics_table(records: Records) -> str:
     """Test errors with statistics of all training rows and of the labeled rows alone, for the same members."""
     names = ["text/full/50", "table1/full/100", "table1/full/1000", "table2/small-gamma/100", "table3/large-gamma/4000"]
@@ -176,6 +197,9 @@ def tables(records: Records) -> dict[str, str]:
         "evaluation": evaluation_table(),
         "export": export_table(),
         "latency": latency_table(),
+        "processes": processes_table(),
+        "processes-efficiency": efficiency_table(h200()),
+        "processes-traffic": traffic_table(),
         "soak": soak_table(),
         "starts": start_table(),
         "statistics": statistics_table(records),

@@ -1,6 +1,7 @@
 """The documents: their examples run, their links lead somewhere, and the records that they name exist."""
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -50,3 +51,20 @@ def test_scripts_and_targets_of_make_exist(page: Path) -> None:
 
 def test_the_readme_is_short() -> None:
     assert len(without_code(ROOT / "README.md").split()) < MAX_README_WORDS
+
+
+def test_the_page_on_tables_shows_what_is_printed_now(tmp_path: Path) -> None:
+    sys.path.append(str(ROOT / "docs/examples"))
+    import ten_minutes
+
+    from tikas.data.tables import UnclearLabelsError, read_table
+
+    ten_minutes.make_tables(tmp_path)
+    page = (ROOT / "docs/ten-minutes.md").read_text()
+    assert str(read_table(tmp_path / "diagnosis.csv", "diagnosis").summary) in page
+    assert "\n".join((tmp_path / "diagnosis.csv").read_text().splitlines()[:4]) in page
+    marked = tmp_path / "marked.csv"
+    marked.write_text(re.sub(";$", ";unknown", (tmp_path / "diagnosis.csv").read_text(), flags=re.MULTILINE))
+    with pytest.raises(UnclearLabelsError) as unclear:
+        read_table(marked, "diagnosis")
+    assert str(unclear.value).removeprefix(f"{tmp_path}/") in page

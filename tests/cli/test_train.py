@@ -140,11 +140,11 @@ def test_without_other_labels_the_error_is_measured_by_cross_validation(run, cap
     options = [*write_table(labeled=30), *QUICK]
     assert run("train", *options, "--folds", "3") == 0
     printed = capsys.readouterr().out
-    assert "error over 30 labels, 3 folds (95 % interval)" in printed
-    lines = [line.split("│")[1:3] for line in printed.splitlines() if " % " in line and "│" in line]
-    assert [name.strip() for name, _ in lines] == ["ladder", "same network, no denoising costs"]
-    for _, cell in lines:
-        error, low, high = map(float, re.findall(r"[\d.]+", cell))
+    assert "30 labeled, 2 classes, 3 folds of 30 labels" in printed
+    lines = [line.split("│")[1:4] for line in printed.splitlines() if " % " in line and "│" in line]
+    assert [name.strip() for name, *_ in lines] == ["ladder", "same network, no denoising costs"]
+    for _, *cells in lines:
+        error, low, high = map(float, re.findall(r"[\d.]+", " ".join(cells)))
         assert 0 <= low <= error <= high <= 100
     assert "30 labels" in printed.splitlines()[-1]
     assert run("train", *options, "--no-baseline") == 0
@@ -165,7 +165,7 @@ def test_without_folds_no_error_is_reported_and_validation_is_proposed(run, caps
 def test_an_interrupted_cross_validation_continues(run, capsys, updates) -> None:
     options = [*write_table(labeled=30), *QUICK, "--checkpoint-every", "0"]
     assert run("train", *options, "--output", "whole.safetensors") == 0
-    expected = re.findall(r"[\d.]+ % \(.*%\)", capsys.readouterr().out)
+    expected = re.findall(r"[\d.]+ to [\d.]+ %", capsys.readouterr().out)
     all_updates = updates[1]
     updates[:] = [all_updates - 1, 0]
     assert run("train", *options, *OUTPUT) == 130
@@ -176,7 +176,7 @@ def test_an_interrupted_cross_validation_continues(run, capsys, updates) -> None
     updates[:] = [0, 0]
     assert run("train", *options, *OUTPUT) == 0
     assert updates[1] < all_updates - made + 3
-    assert re.findall(r"[\d.]+ % \(.*%\)", capsys.readouterr().out) == expected
+    assert re.findall(r"[\d.]+ to [\d.]+ %", capsys.readouterr().out) == expected
     assert not list(Path().glob("*.unfinished"))
 
 

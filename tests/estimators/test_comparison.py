@@ -82,10 +82,10 @@ def test_the_interval_of_an_error_is_the_exact_binomial_one() -> None:
 @pytest.mark.parametrize(
     ("first", "second", "word"),
     [
-        ((0, 6), (6, 0), "is better"),
-        ((6, 0), (0, 6), "is worse"),
-        ((1, 3), (3, 1), "not clearly better"),
-        ((2, 2), (2, 2), "as good"),
+        ((0, 6), (6, 0), ": better"),
+        ((6, 0), (0, 6), ": worse"),
+        ((1, 3), (3, 1), "no difference"),
+        ((2, 2), (2, 2), "no difference"),
     ],
 )
 def test_the_verdict_says_better_only_if_chance_is_unlikely(first: tuple, second: tuple, word: str) -> None:

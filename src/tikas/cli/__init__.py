@@ -53,8 +53,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     shown: set[str] = set()
 
     def show_warning(message: Warning | str, *_: object, **__: object) -> None:
-        """Print a warning once, even if both networks of `tikas train` cause it."""
-        if str(message) not in shown:
+        """Print a warning once, even if both networks of `tikas train` cause it, and in one process alone."""
+        from tikas.training.environment import is_first_process
+
+        if str(message) not in shown and is_first_process():
             shown.add(str(message))
             print_error(f"warning: {message}")
 

@@ -54,7 +54,7 @@ def reproduce(
     """Train what the paper's tables still lack.
 
     Every seed that has no record in --results is trained; its record is written when its ensemble is finished. After an
-    interruption, the same command resumes from the last snapshot.
+    interruption, the same command resumes from the last snapshot. Processes of torchrun share the seeds.
 
     \b
     tikas reproduce --list
@@ -81,12 +81,15 @@ def reproduce(
             print(_line(experiment, records, seeds))
     elif names:
         from tikas.paper.reproduce import reproduce as measure
+        from tikas.training.distributed import join
         from tikas.training.environment import pick_device
 
         check_output(output)
-        pick_device(device)  # otherwise each experiment would fail by itself
         limits: dict[str, Any] = {"seeds": seeds, "first_seed": first_seed, "max_members": max_members}
-        outcome = measure(experiments, records, output, **limits, data_dir=data_dir, device=device, quiet=quiet)
+        with join(pick_device(device)) as world:  # a device that is missing would stop each experiment by itself
+            outcome = measure(experiments, records, output, **limits, data_dir=data_dir, device=device, quiet=quiet)
+        if not world.is_first:
+            raise typer.Exit(INTERRUPTED if outcome.interrupted else 0)
         exit_code = _report(outcome, output)
     if report is not None:
         from tikas.paper.report import reproduction_page

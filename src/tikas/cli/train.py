@@ -195,7 +195,7 @@ def train(
     denoising costs. `tikas predict` reads the saved file.
 
     If the training is stopped, the same command continues from the snapshots in the folder OUTPUT.unfinished, and the
-    result is the same.
+    result is the same. Processes of torchrun share the rows, or with --members the members, and learn the same as one.
 
     \b
     Defaults           labels  network                    noise  epochs
@@ -238,14 +238,18 @@ def train(
     }
     from tikas.report.evaluation import evaluate, rows_of_training
     from tikas.training.checkpoint import UNFINISHED, Checkpointer
+    from tikas.training.distributed import join
+    from tikas.training.environment import pick_device
 
+    world = context.with_resource(join(pick_device(device)))
     of_table = {"ignore": ignore, "categorical": categorical, "numeric": numeric, "unlabeled": unlabeled}
-    train_rows, test_rows = _read(data, data_dir, target, task, of_table)
+    train_rows, test_rows = _read(data, data_dir, target, task, of_table, shown=world.is_first)
     found = {} if recipe is None else _read_recipe(recipe, task)
     settings = _settings(data, found | {name: value for name, value in given.items() if value is not None})
     settings |= _columns_settings(train_rows, settings.get("preprocess"))
     labels = str(settings.pop("labels"))
     output = output or _free_path(Path("models", f"{_file_name(Path(data).resolve().stem)}.safetensors"))
+    output = Path(world.first(str(output)))
     if report is not None:
         check_output(report, inputs=[Path(data)], option="--report")
     check_output(output, inputs=[Path(data)])
@@ -269,7 +273,9 @@ def train(
         LADDER: checkpointer("ladder-fold", folds * members),
         BASELINE: checkpointer("baseline-fold", folds * members),
     }
-    if restart:
+    if not world.is_first:
+        pass
+    elif restart:
         checkpointers[LADDER].clear()
     elif _has_snapshots(output):
         print(f"continuing from {checkpointers[LADDER].folder}; --restart begins again")
@@ -294,7 +300,7 @@ def train(
         "labels": _parse_labels(labels) or 0,
         "read": str(getattr(train_rows, "summary", "")),
     }
-    exit_code = 0
+    exit_code, problem = 0, ""
     lines: list[list[str]] = []
     compared: dict[str, MeasuredError] = {}
     comparison: Comparison | None = None
@@ -305,13 +311,14 @@ def train(
             seconds = f"{time.perf_counter() - started:.1f}"
             if checkpointers[name].resumed_after:
                 seconds = "resumed"
-            error = evaluate(estimator, report_rows).error
-            if estimator is ladder:
+            error = evaluate(estimator, report_rows).error if world.is_first else None
+            if estimator is ladder and world.is_first:
                 ladder.training_ = replace(ladder.training_, **of_command, error=error)
                 path = output.with_stem(f"{output.stem}-interrupted") if ladder.interrupted_ else output
                 print(f"model saved to {ladder.save(path)}")
-            errors = [_mean_and_deviation(_errors(estimator, column, seed), task) for column in columns]
-            lines.append([name, *errors, seconds])
+            if world.is_first:
+                errors = [_mean_and_deviation(_errors(estimator, column, seed), task) for column in columns]
+                lines.append([name, *errors, seconds])
             if estimator is not ladder and error is not None:
                 compared[name] = error
             if estimator.interrupted_:
@@ -319,16 +326,19 @@ def train(
         if not columns and folds:
             name = "cross-validation"
             comparison = _cross_validate(to_compare, X, y, folds, seed)
-            if comparison is not None:
+            if comparison is not None and world.is_first:
                 ladder.training_ = replace(ladder.training_, error=_measured(comparison, 0))
                 ladder.save(path)
                 compared = {name: _measured(comparison, place) for place, name in enumerate(to_compare) if place}
     except KeyboardInterrupt:
         exit_code = INTERRUPTED
-        print_error(f"{name}: interrupted. The same command continues, and with --restart it begins again.")
+        problem = "interrupted. The same command continues, and with --restart it begins again."
     except ArithmeticError as error:
-        exit_code = FAILURE
-        print_error(f"{name}: {error}")
+        exit_code, problem = FAILURE, str(error)
+    if not world.is_first:
+        raise typer.Exit(exit_code)
+    if exit_code:
+        print_error(f"{name}: {problem}")
     if exit_code != INTERRUPTED:
         for finished, count in ((checkpointers, members), (of_folds, folds * members)):
             for each in finished.values():
@@ -344,6 +354,7 @@ def train(
         titles = [column.title for column in columns]
         if comparison is not None:
             titles, lines = _comparison_table(comparison)
+            counts += f", {comparison.folds} folds of {comparison.n_labels} labels"
         _print_table(f"{data}: {counts}; {hidden}, {ladder.n_iter_} epochs", titles, lines)
     if report is not None and lines and exit_code != INTERRUPTED:
         from tikas.report.model import model_page
@@ -358,15 +369,24 @@ def train(
 
 
 def _read(
-    data: str, data_dir: Path | None, target: str | None, task: Task, options: Mapping[str, list[str] | None]
+    data: str,
+    data_dir: Path | None,
+    target: str | None,
+    task: Task,
+    options: Mapping[str, list[str] | None],
+    *,
+    shown: bool = True,
 ) -> tuple[Dataset | Table, Dataset | Table]:
-    """Return the training rows and the test rows; a table and some folders have no test rows."""
+    """Return the training rows and the test rows; a table and some folders have no test rows.
+
+    What was read from a table is printed if `shown`.
+    """
     from tikas.data.datasets import kind_of, load_dataset
     from tikas.data.images import read_folder
 
     kind = kind_of(data)
     if kind == "table":
-        rows = _read_table(data, target, task, options)
+        rows = _read_table(data, target, task, options, shown=shown)
         return rows, _select(rows, slice(0))
     check_table_options(data, target=target, task=task == "regression", **options)
     return read_folder(data) if kind == "folder" else load_dataset(data, data_dir)
@@ -379,7 +399,9 @@ def _digest(data: str) -> str:
     return "" if kind_of(data) == "data set" else content_digest(data)
 
 
-def _read_table(data: str, target: str | None, task: Task, options: Mapping[str, list[str] | None]) -> Dataset | Table:
+def _read_table(
+    data: str, target: str | None, task: Task, options: Mapping[str, list[str] | None], *, shown: bool
+) -> Dataset | Table:
     """Read a table and print what is in it; ask what unclear labels mean if somebody is there to answer."""
     from tikas.data.tables import Table, UnclearLabelsError, read_table
 
@@ -390,7 +412,7 @@ def _read_table(data: str, target: str | None, task: Task, options: Mapping[str,
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
             raise
         rows = read_table(data, target, **given, unlabeled=_ask(error), task=task)
-    if isinstance(rows, Table):
+    if isinstance(rows, Table) and shown:
         print(rows.summary, end="\n\n", flush=True)
     return rows
 
@@ -526,11 +548,13 @@ def _measured(comparison: Comparison, method: int) -> MeasuredError:
 
 def _comparison_table(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
     """Return the titles and lines of the printed table."""
-    from tikas.estimators.comparison import describe
-
-    title, *errors = describe(comparison)
-    methods = zip(comparison.methods, errors, strict=True)
-    return [title], [[method.name, error, f"{method.seconds:.1f}"] for method, error in methods]
+    regression = comparison.task == "regression"
+    form, unit = (".4g", "") if regression else (".1f", " %")
+    lines = [
+        [name, f"{error:{form}}{unit}", f"{low:{form}} to {high:{form}}{unit}", f"{seconds:.1f}"]
+        for name, error, low, high, seconds in comparison.table.itertuples(index=False)
+    ]
+    return [f"cross-validated {'RMSE' if regression else 'error'}", "95 % interval"], lines
 
 
 def _features(rows: Dataset | Table) -> NDArray[Any] | pd.DataFrame:

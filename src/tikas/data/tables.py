@@ -134,10 +134,11 @@ class TableSummary:
 
     Examples
     --------
-    >>> table = describe(pd.DataFrame({"size": [1.5, None, 2.5], "id": ["a", "b", "c"]}), ["up", None, "down"], "kind")
+    >>> rows = pd.DataFrame({"size": [1.5, None, 2.5, 2, 4], "id": ["a", "b", "c", "d", "e"]})
+    >>> table = describe(rows, ["up", None, "down", "up", "down"], "kind")
     >>> print(table)
-    3 rows, 2 columns and the target kind
-    labeled: 2 of 3 rows (down 1, up 1); unlabeled: 1
+    5 rows, 2 columns and the target kind
+    labeled: 4 of 5 rows (down 2, up 2); unlabeled: 1
     number: size (1 gap) -> standardized, gaps filled with the median and marked
     left out: id (identifies the rows)
     >>> table.to_dict()["columns"][0]["gaps"]

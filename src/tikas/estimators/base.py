@@ -43,6 +43,7 @@ from tikas.model.ladder import Model
 from tikas.model.specs import RungSpec, channels_last_hint
 from tikas.training.callbacks import Callback, Progress
 from tikas.training.checkpoint import Checkpointer, weights_digest
+from tikas.training.distributed import train_together
 from tikas.training.engines import SECOND_THREAD_FROM
 from tikas.training.environment import (
     full_precision,
@@ -442,7 +443,9 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
             return [int(self.random_state) + member for member in range(self.n_members)]
         drawn = check_random_state(self.random_state).randint(2**31 - 1, size=self.n_members)
         saved = checkpointer.seeds() if self.random_state is None and checkpointer is not None else []
-        return [*saved, *map(int, drawn)][: self.n_members]
+        seeds = [*saved, *map(int, drawn)][: self.n_members]
+        with train_together(pick_device(self.device)) as world:  # each of several processes has drawn others
+            return list(world.first(seeds))
 
     def _set_fitted(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass
 from typing import Any
@@ -69,7 +69,7 @@ class Comparison:
     >>> comparison.table.round(1).values.tolist()
     [['ladder', 12.5, 0.3, 52.7, 2.0], ['network', 87.5, 47.3, 99.7, 1.0]]
     >>> comparison.verdict
-    'ladder is not clearly better than network: 8 labels cannot show a difference of this size.'
+    'ladder: no difference from network that 8 labels could show.'
     """
 
     methods: tuple[Method, ...]
@@ -94,14 +94,9 @@ class Comparison:
             return ""
         first, second = self.methods[:2]
         better = self._is_better(first.errors, second.errors)
-        if better is not None:
-            return f"{first.name} is {'better' if better else 'worse'} than {second.name}."
-        mean, other = first.errors.mean(), second.errors.mean()
-        found = "is not clearly better" if mean < other else "is not clearly worse" if mean > other else "is as good"
-        than = "as" if mean == other else "than"
-        return (
-            f"{first.name} {found} {than} {second.name}: {self.n_labels} labels cannot show a difference of this size."
-        )
+        if better is None:
+            return f"{first.name}: no difference from {second.name} that {self.n_labels} labels could show."
+        return f"{first.name}: {'better' if better else 'worse'} than {second.name}."
 
     def _error(self, errors: NDArray[np.float64]) -> tuple[float, float, float]:
         """Return the error and its interval: exact binomial for classes, by resampling rows for values."""
@@ -238,16 +233,3 @@ def _folds(
 def _select(X: Any, rows: NDArray[np.int64]) -> Any:
     """Return some rows of an array or a frame."""
     return as_table(X).iloc[rows] if hasattr(X, "columns") else np.asarray(X)[rows]
-
-
-def describe(comparison: Comparison) -> Sequence[str]:
-    """Return the title of the error and each method's error with its interval, as text."""
-    regression = comparison.task == "regression"
-    form, unit = (".4g", "") if regression else (".1f", " %")
-    error = "RMSE" if regression else "error"
-    title = f"{error} over {comparison.n_labels} labels, {comparison.folds} folds (95 % interval)"
-    cells = [
-        f"{error:{form}}{unit} ({low:{form}} to {high:{form}}{unit})"
-        for _, error, low, high, _ in comparison.table.itertuples(index=False)
-    ]
-    return [title, *cells]

@@ -12,6 +12,8 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tikas.training.environment import is_first_process
+
 if TYPE_CHECKING:
     from rich.console import Console
     from torch.utils.tensorboard import SummaryWriter
@@ -95,9 +97,9 @@ def progress_bar(
     """Draw a progress bar while the context lasts; yields the callback to give to `Trainer`, None if `shown` is false.
 
     It is drawn on standard error, unless a console is given. Without a terminal, messages and a line now and then are
-    printed.
+    printed. Of several processes, the first draws it.
     """
-    if not shown:
+    if not (shown and is_first_process()):
         yield None
         return
     from rich.console import Console as RichConsole
@@ -144,9 +146,15 @@ def closed_at_the_end(callbacks: Sequence[Callback]) -> Iterator[None]:
 def fit_callbacks(
     callbacks: Sequence[Callback] | None, *, verbose: bool, title: str = "training"
 ) -> Iterator[list[Callback]]:
-    """Yield the callbacks of a fit: those given, the progress bar if `verbose`, and the lines of the log."""
+    """Yield the callbacks of a fit: those given, the progress bar if `verbose`, and the lines of the log.
+
+    Of several processes, the first alone has callbacks.
+    """
     if callable(callbacks) or not all(map(callable, callbacks or ())):
         raise ValueError(f"callbacks={callbacks!r}: expected a list of callables, such as [tikas.TensorBoard()].")
+    if not is_first_process():
+        yield []
+        return
     with progress_bar(shown=verbose, title=title) as bar:
         shown: list[Callback] = [] if bar is None else [bar]
         if LOGGER.isEnabledFor(logging.INFO):

@@ -16,12 +16,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tikas.data.batches import Batches
+from tikas.data.batches import Batches, part_of
 from tikas.data.datasets import Dataset
 from tikas.data.splits import Split
 from tikas.model.ladder import Model
 from tikas.training.callbacks import Callback, Progress, closed_at_the_end
 from tikas.training.checkpoint import Checkpointer, Snapshot, identity_of
+from tikas.training.distributed import World, gather_members, train_together
 from tikas.training.engines import GPU_BLOCK, SECOND_THREAD_FROM, Engine, choose_engine, multiplications
 from tikas.training.environment import (
     arithmetic,
@@ -133,6 +134,10 @@ class TrainingResult:
 class Trainer:
     """Trains one member for each seed, all of them together as one ensemble where that is faster.
 
+    In processes that torchrun started, or that share a process group of `torch.distributed`, a single member learns
+    from batches whose rows the processes share, and the members of an ensemble are spread over the processes. All of
+    them have to make the same calls, and get the same result.
+
     Parameters
     ----------
     recipe : Recipe or sequence of Recipe
@@ -141,8 +146,9 @@ class Trainer:
     device : str or torch.device, optional
         Default: a GPU if there is one, else the CPU.
     callbacks : sequence of callable, optional
-        Each is called with a `Progress` before the first epoch and after every epoch. If one returns True after an
-        epoch, the members that train then are finished. Those with a method ``close`` are closed at the end.
+        Each is called with a `Progress` before the first epoch and after every epoch, in process 0 alone. If one
+        returns True after an epoch, the members that train then are finished. Those with a method ``close`` are closed
+        at the end.
     build : callable, default=Recipe.build
         Builds a member from a recipe, the shape of a row, the number of outputs and a seed.
     checkpointer : Checkpointer, optional
@@ -209,6 +215,8 @@ class Trainer:
         KeyboardInterrupt
             If Ctrl-C was pressed before the first epoch was complete, or without `keep_interrupted`. Later on, the
             result is what was trained.
+        LostProcessError
+            If another process of the training died, or stopped with an error.
         """
         recipes = [self.recipe] * len(seeds) if isinstance(self.recipe, Recipe) else list(self.recipe)
         _check_members(recipes, splits, seeds)
@@ -221,8 +229,10 @@ class Trainer:
             private_random_state() if modules else nullcontext(),
             locked,
             closed_at_the_end(self.callbacks),
+            train_together(device) as world,
         ):
-            run = _Run(self, dataset, device, recipes, splits, seeds, start)
+            spread = world.size > 1 and len(seeds) > 1
+            run = _Run(self, world, dataset, device, recipes, splits, seeds, start)
             queue = run.groups()
             run.group_count = len(queue)
             while queue and not result.interrupted:
@@ -231,7 +241,7 @@ class Trainer:
                     _Group(run, members).train(result)
                     run.epochs_done = epochs_before + recipes[0].epochs  # also where all of the group diverged
                 except KeyboardInterrupt:
-                    if not result.members or not self.keep_interrupted:
+                    if not (result.members or spread) or not self.keep_interrupted:
                         raise
                     result.interrupted = True
                     break
@@ -250,6 +260,10 @@ class Trainer:
                 run.group_count += 1
                 run.epochs_done = epochs_before
                 run.report([], f"out of memory: {len(members)} members continue in two groups")
+            if spread:
+                gather_members(world, result, run.build, self.checkpointer)
+                if result.interrupted and not result.members:
+                    raise KeyboardInterrupt
         if not result.members:
             if self.checkpointer is not None:  # with other settings, the next fit could not continue from them
                 self.checkpointer.delete(range(len(seeds)))
@@ -263,6 +277,7 @@ class _Run:
     def __init__(
         self,
         trainer: Trainer,
+        world: World,
         dataset: Dataset,
         device: torch.device,
         recipes: Sequence[Recipe],
@@ -272,6 +287,10 @@ class _Run:
     ) -> None:
         self.trainer, self.dataset, self.device, self.start = trainer, dataset, device, start
         self.recipes, self.splits, self.seeds = recipes, splits, seeds
+        self.members = range(len(seeds))[world.rank :: world.size] if len(seeds) > 1 else range(1)
+        """Those that this process trains."""
+        self.world = world.alone() if len(seeds) > 1 else world
+        """The processes that share rows with this one."""
         self.rows = torch.from_numpy(dataset.rows).to(device)
         targets = torch.from_numpy(dataset.targets).to(device)
         self.targets = targets.unsqueeze(-1) if dataset.classes is None else targets
@@ -279,23 +298,28 @@ class _Run:
         self.first = self.build(0)
         self.group_count = self.epochs_done = 0
         self.updates_done = [0] * len(seeds)
-        if trainer.checkpointer is not None:
-            variant = trainer.checkpointer.variant
-            self.updates_done = trainer.checkpointer.open(
-                [
-                    identity_of(*member, dataset, device, variant, None if start is None else start[index])
-                    for index, member in enumerate(zip(recipes, seeds, splits, strict=True))
-                ]
-            )
+        checkpointer = trainer.checkpointer
+        if checkpointer is None and world.size == 1:
+            return
+        variant = "" if checkpointer is None else checkpointer.variant
+        identities = [
+            identity_of(*member, dataset, device, variant, None if start is None else start[index])
+            for index, member in enumerate(zip(recipes, seeds, splits, strict=True))
+        ]
+        world.require_equal(identities)
+        if checkpointer is not None:
+            opened = checkpointer.open(identities, self.members) if self.world.rank == 0 else None
+            self.updates_done = self.world.first(opened)
 
     def groups(self) -> list[list[int]]:
-        """Return the members by the groups in which they train: of equal progress, and together small enough."""
+        """Return this process's members by the groups in which they train: of equal progress, and small enough."""
         size = 1
-        if self.first.packable and len(self.seeds) > 1:
-            size = max(1, int(MEMORY_SHARE * _free_bytes(self.device) // self._bytes_per_member()))
+        if self.first.packable and len(self.members) > 1:
+            neighbors = self.world.neighbors if self.device.type == "cpu" else 1
+            size = max(1, int(MEMORY_SHARE * _free_bytes(self.device) / neighbors // self._bytes_per_member()))
         groups = []
-        for updates in sorted(set(self.updates_done), reverse=True):
-            members = [member for member, own in enumerate(self.updates_done) if own == updates]
+        for updates in sorted({self.updates_done[member] for member in self.members}, reverse=True):
+            members = [member for member in self.members if self.updates_done[member] == updates]
             count = ceil(len(members) / size)
             even = ceil(len(members) / count)
             groups += [members[first : first + even] for first in range(0, len(members), even)]
@@ -320,6 +344,8 @@ class _Run:
     def report_start(self, members: Sequence[int], snapshots: Sequence[Snapshot] | None) -> None:
         """Tell the callbacks that members begin, or resume, together."""
         message = f"starting {len(members)} member{'s' * (len(members) > 1)} on {self.device}"
+        if self.world.size > 1:
+            message += f" and in {self.world.size} processes"
         if self.first.packable:
             message += f", about {len(members) * self._bytes_per_member() / 1e9:.2g} GB"
         if snapshots is not None:
@@ -328,9 +354,9 @@ class _Run:
         self.report([], message)
 
     def report(self, lines: History, message: str = "") -> bool:
-        """Call the callbacks; return whether one of them ends the training of this group."""
+        """Call the callbacks, in process 0; return whether one of them ends the training of this group."""
         progress = Progress(self.epochs_done, self.group_count * self.recipes[0].epochs, lines, message)
-        answers = [callback(progress) for callback in self.trainer.callbacks]
+        answers = [callback(progress) for callback in self.trainer.callbacks if self.world.is_first]
         return any(answer is True for answer in answers)
 
     def _bytes_per_member(self) -> int:
@@ -359,12 +385,16 @@ class _Group:
 
     def __init__(self, run: _Run, members: Sequence[int]) -> None:
         self.run, self.members, self.checkpointer = run, members, run.trainer.checkpointer
+        self.world = run.world
         self.recipes, self.splits = (
             [run.recipes[member] for member in members],
             [run.splits[member] for member in members],
         )
         self.seeds, self.recipe = [run.seeds[member] for member in members], run.recipes[members[0]]
-        snapshots = None if self.checkpointer is None else self.checkpointer.load(members)
+        snapshots = None
+        if self.checkpointer is not None:
+            loaded = self.checkpointer.load(members) if self.world.rank == 0 else None
+            snapshots = self.world.first_snapshots(loaded)
         run.report_start(members, snapshots)
         models = [(run.first if member == 0 else run.build(member)).to(run.device) for member in members]
         self.packable = models[0].packable
@@ -379,6 +409,7 @@ class _Group:
             self.recipe.labeled_batch_size,
             block=GPU_BLOCK if run.device.type == "cuda" else 1,
             denoising=any(self.recipe.costs),
+            share=self.world.share,
         )
         exact, updates = self.recipe.precision == "exact", self.batches.updates
         self.engine = choose_engine(models, self.batches, self.recipe.epochs * updates, exact=exact)
@@ -396,7 +427,7 @@ class _Group:
             if snapshots[0].costs.numel():
                 self.costs = torch.stack([snapshot.costs for snapshot in snapshots], 1)
         held_out = len(self.splits[0].validation) > 0
-        self.validation = _Validation(self.engine, self.splits, self.recipe) if held_out else None
+        self.validation = _Validation(self.engine, self.splits, self.recipe, self.world) if held_out else None
         self.small = multiplications(models, self.batches) < SECOND_THREAD_FROM
         self.state_bytes = 3 * sum(parameter.nbytes for model in models for parameter in model.parameters())
         self.failed: dict[int, str] = {}
@@ -404,23 +435,26 @@ class _Group:
     def train(self, result: TrainingResult) -> None:
         """Train the epochs that are left, and add the members to the result."""
         recipes, updates, checkpointer = self.recipes, self.batches.updates, self.checkpointer
-        # With a checkpointer, an epoch is trained in parts of about a second, to stop and save between two of them.
+        # With a checkpointer, an epoch is trained in parts of about a second, to stop and save between two of them; so
+        # are epochs of which processes share the rows: they all stop after the same update.
         # Modules draw from generators that are seeded once an epoch.
-        divided = checkpointer is not None and self.packable
+        deferred = checkpointer is not None or self.world.size > 1
+        divided = deferred and self.packable
         part = self.batches.block if divided else updates
+        stop = 0  # the signal that ends the training
         device, exact = self.run.device, self.recipe.precision == "exact"
         with (
             freed_memory_kept(enabled=device.type == "cpu" and not self.small),
             arithmetic(device, exact=exact, small=self.small),
         ):
             try:
-                with deferred_signals(enabled=checkpointer is not None) as signals:
+                with deferred_signals(enabled=deferred) as signals:
                     for epoch in range(len(self.histories[0]) + 1, self.recipe.epochs + 1):
                         started = time.perf_counter()
                         if not self.packable:
-                            seed_module_draws(self.seeds[0], epoch)
+                            seed_module_draws(self.seeds[0], epoch, self.world.rank)
                         rates = _learning_rates(recipes, (epoch - 1) * updates, updates)
-                        while len(self.costs) < updates and not signals:
+                        while len(self.costs) < updates and not stop:
                             begun, first = time.perf_counter(), len(self.costs)
                             costs = self.engine.train_epoch(rates[first : first + part], first)
                             costs = costs.reshape(len(costs), len(recipes), -1).double().cpu()
@@ -428,8 +462,9 @@ class _Group:
                             if divided and part < updates:
                                 seconds = max(time.perf_counter() - begun, 0.1)
                                 part = self.batches.block * max(1, int(part / self.batches.block / seconds))
-                                if len(self.costs) < updates:
-                                    self._save_if_due(within_epoch=True)
+                            part, stop, _ = self.world.agree(part, signals)
+                            if len(self.costs) < updates:
+                                self._save_if_due(within_epoch=True)
                         if len(self.costs) < updates:
                             break
                         lines = _history_lines(recipes, self.costs, rates, epoch, time.perf_counter() - started)
@@ -459,31 +494,37 @@ class _Group:
                                 if position not in self.failed
                             ]
                         )
-                        if signals or ended or (self.stopping is not None and self.stopping.is_over(self.failed)):
+                        part, stop, ended = self.world.agree(part, signals, ended=ended)
+                        if stop or ended or (self.stopping is not None and self.stopping.is_over(self.failed)):
                             break
-                    if signals:
+                    if stop:
                         self._save()
-                if signals:
-                    signal.raise_signal(signals[0])
+                if stop:
+                    signal.raise_signal(stop)
             except KeyboardInterrupt:
-                if not self.histories[0] or not self.run.trainer.keep_interrupted:
+                alone = self.world.size > 1 and not stop  # the other processes go on
+                if not self.histories[0] or not self.run.trainer.keep_interrupted or alone:
                     raise
                 result.interrupted = True
             try:
                 self._finish(result)
             except KeyboardInterrupt:  # what is left takes a moment, and everything would be lost
-                if not self.run.trainer.keep_interrupted:
+                if not self.run.trainer.keep_interrupted or self.world.size > 1:
                     raise
                 result.interrupted = True
                 self._finish(result)
 
     def _save_if_due(self, *, within_epoch: bool = False) -> None:
         """Write snapshots if it is time; the smallest interval means after every epoch, and not within one."""
-        if self.checkpointer is not None and self.checkpointer.is_due(self.state_bytes, within_epoch=within_epoch):
+        if self.checkpointer is None:
+            return
+        if self.world.first(self.checkpointer.is_due(self.state_bytes, within_epoch=within_epoch)):
             self._save()
 
     def _save(self) -> None:
-        assert self.checkpointer is not None
+        """Write snapshots; of processes that share the rows, which all have the same, the first does."""
+        if self.checkpointer is None or self.world.rank > 0:
+            return
         updates = len(self.histories[0]) * self.batches.updates + len(self.costs)
         self.checkpointer.save(self.members, self._state, self.histories, updates, self.costs, skip=self.failed)
 
@@ -507,11 +548,13 @@ class _Group:
                 result.failed[member] = reason
                 continue
             rows = torch.as_tensor(calibration_rows(self.splits[position], recipe.calibration), device=run.device)
+            rows = part_of(rows, self.world.share)
             # In training mode: frozen layers of a user module are recognized by their mode. On the device, from which
             # an interrupted call may have moved it.
             model.to(run.device).train()
             with full_precision():
                 model.calibrate(run.rows[rows])
+            model.processes = None
             finished.append((member, model.eval().cpu(), self.histories[position]))
         for member, model, history in finished:
             result.indices.append(member)
@@ -527,8 +570,8 @@ class _Validation:
     from counts and not from the clock, so that a run has the same history on every machine.
     """
 
-    def __init__(self, engine: Engine, splits: Sequence[Split], recipe: Recipe) -> None:
-        self.engine, batches = engine, engine.batches
+    def __init__(self, engine: Engine, splits: Sequence[Split], recipe: Recipe, world: World) -> None:
+        self.engine, batches, self.world = engine, engine.batches, world
         seen = [calibration_rows(split, recipe.calibration) for split in splits]
         watched = [rows[:: 1 + len(rows) // MAX_WATCHED_ROWS] for rows in seen]
         models = len(engine.packed())
@@ -552,9 +595,10 @@ class _Validation:
         errors: list[float] = []
         for model, watched, held_out in zip(self.engine.packed(), self._watched, self._held_out, strict=True):
             model.train()
-            model.calibrate(rows[watched]).eval()
-            chunks = held_out.split(_chunk_rows(model, held_out.shape[:-1], rows), -1)
-            outputs = torch.cat([model(rows[chunk]) for chunk in chunks], -2)
+            model.calibrate(rows[part_of(watched, self.world.share, -1)]).eval()
+            own = part_of(held_out, self.world.share, -1)
+            chunks = own.split(_chunk_rows(model, own.shape[:-1], rows), -1)
+            outputs = self.world.join_rows(torch.cat([model(rows[chunk]) for chunk in chunks], -2), -2)
             errors += _errors(outputs, targets[held_out], model.task).reshape(-1).tolist()
             model.train()
         return errors
