@@ -25,7 +25,7 @@ def study_of(path: str, name: str = "digits") -> Any:
 
 
 def test_a_study_ends_with_a_table_importances_and_a_recipe_that_train_takes(run, capsys) -> None:
-    command = ["tune", *QUICK, "--trials", "3", "--labels", "40", "--network", "8"]
+    command = ["tune", *QUICK, "--trials", "3", "--labels", "40", "--network", "8", "--report", "study.html"]
     assert run(*command) == 0
     printed = capsys.readouterr().out
     errors = [float(error) for error in re.findall(r"trial \d: ([\d.]+) %", printed)]
@@ -40,6 +40,11 @@ def test_a_study_ends_with_a_table_importances_and_a_recipe_that_train_takes(run
     assert recipe == Recipe.from_json(study_of("recipes/digits.db").trials[best].user_attrs["recipe"])
     assert (recipe.network, recipe.epochs) == ((8,), 2)
     assert not Path("recipes/digits.unfinished").exists()
+    page = Path("study.html").read_text()
+    assert f"error of {min(errors):.2f} ±" in page
+    assert f"settings have {errors[0]:.2f} ±" in page
+    assert page.count("<figure>") == 2 + 5  # trials, importances, noise, three costs, learning rate
+    assert "tikas train --data digits --labels 40 --recipe recipes/digits.json" in page
 
     assert run("train", "--recipe", "recipes/digits.json", "--no-baseline", "--quiet", "-o", "one.safetensors") == 0
     assert tikas.load("one.safetensors").recipe_ == recipe

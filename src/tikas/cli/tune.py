@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tikas.cli.options import INTERRUPTED, DataDir, Device, Quiet, check_output, print_error
+from tikas.cli.options import INTERRUPTED, DataDir, Device, Quiet, Report, check_output, print_error
 from tikas.cli.train import (
     _codes,
     _columns_settings,
@@ -24,7 +24,7 @@ from tikas.cli.train import (
     _settings,
 )
 from tikas.model.specs import Task
-from tikas.training.recipe import Preprocess, Recipe
+from tikas.training.recipe import Preprocess
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -36,11 +36,10 @@ if TYPE_CHECKING:
 TOGETHER_ON_GPU, TOGETHER_ON_CPU = 8, 1
 """Trials in an ensemble. On a GPU, 8 trials of 5 folds are 40 members, as in the ensembles that benchmarks/ times. On a
 CPU, 10 epochs of the digits took 0.75 s for each member of an ensemble of 5, and 0.69 s in one of 20."""
-SHOWN = 10
-"""Trials in the table."""
 
 
 def tune(
+    context: typer.Context,
     data: Annotated[
         str, typer.Option(help="digits, mnist, fashion-mnist, cifar10, or the path of a table or a folder of images.")
     ] = "digits",
@@ -114,6 +113,7 @@ def tune(
         Path | None,
         typer.Option("--output", "-o", metavar="FILE", help="Recipe file. Default: recipes/NAME.json."),
     ] = None,
+    report: Report = None,
     checkpoint_every: Annotated[
         float, typer.Option(metavar="SECONDS", min=0, help="Time between two snapshots; 0: after every epoch.")
     ] = 60.0,
@@ -132,6 +132,7 @@ def tune(
     tikas tune
     tikas tune --data my.csv --target kind --trials 100
     tikas tune --data my.csv --target kind --network 500 250 --storage postgresql://me@host/studies
+    tikas tune --data my.csv --target kind --report study.html
     tikas train --data my.csv --target kind --recipe recipes/my.json
     """
     given: dict[str, Any] = {
@@ -144,6 +145,8 @@ def tune(
         "epochs": epochs,
     }
     given = {name: value for name, value in given.items() if value is not None}
+    from tikas.report.page import write
+    from tikas.report.tuning import plot_importances, study_page
     from tikas.training.checkpoint import UNFINISHED
     from tikas.training.environment import pick_device
     from tikas.training.tune import (
@@ -162,6 +165,8 @@ def tune(
     of_table = {"ignore": ignore, "categorical": categorical, "numeric": numeric, "unlabeled": unlabeled}
     train_rows, _ = _read(data, data_dir, target, task, of_table)
     check_output(output, inputs=[Path(data)])
+    if report is not None:
+        check_output(report, inputs=[Path(data), output], option="--report")
     if together is None:
         together = TOGETHER_ON_GPU if pick_device(device).type == "cuda" else TOGETHER_ON_CPU
 
@@ -195,17 +200,32 @@ def tune(
     before = measured_trials(study)
     if before:
         print(f"continuing the study {study.study_name!r} after {len(before)} trials")
-    interrupted = not _run(search, " %" if task == "classification" else "", quiet=quiet)
+    unit_text = " %" if task == "classification" else ""
+    interrupted = not _run(search, unit_text, quiet=quiet)
     running = sum(trial.state.name == "RUNNING" for trial in study.get_trials(deepcopy=False))
     measured = measured_trials(study)
     if measured and measured[0].errors:
         _print_trials(measured, len(splits), regression=task == "regression")
-        _print_importances(study, measured, output.with_suffix(".svg"))
+        importances = _importances(study, measured)
         output.write_text(json.dumps(asdict(measured[0].recipe), indent=2) + "\n")
         same = {"data": data, "target": target, "labels": labels, "task": task if task == "regression" else None}
         words = [word for option, value in same.items() if value for word in (f"--{option}", value)]
         words += [word for option, values in of_table.items() if values for word in (f"--{option}", *values)]
-        print(f"recipe written to {output}: tikas train {shlex.join(words)} --recipe {shlex.quote(str(output))}")
+        command = f"tikas train {shlex.join(words)} --recipe {shlex.quote(str(output))}"
+        print(f"recipe written to {output}: {command}")
+        try:
+            if importances:
+                plot_importances(output.with_suffix(".svg"), importances)
+                print(f"importances drawn in {output.with_suffix('.svg')}")
+            if report is not None:
+                facts = {"Trials": len(measured), "Folds": len(splits), "Rows": len(train_rows)}
+                facts |= {"Labels": int(train_rows.labeled.sum())}
+                counts = [(title, f"{count:,}") for title, count in facts.items()]
+                read, commands = str(getattr(train_rows, "summary", "")), [str(context.obj), command]
+                page = study_page(measured, importances, name, unit_text, counts, read, commands)
+                print(f"report written to {write(report, page)}")
+        except ImportError as error:
+            print_error(error)
     else:
         print_error(
             f"No trial succeeded. The last one: {measured[-1].failure}" if measured else "No trial is finished."
@@ -273,16 +293,12 @@ def _run(search: Search, unit: str, *, quiet: bool) -> bool:
     return True
 
 
-def _settings_text(recipe: Recipe) -> list[str]:
-    """Return the searched settings of a recipe for the table."""
-    lists = (recipe.network or ("none",)), recipe.noise, recipe.costs, (recipe.learning_rate,)
-    return [" ".join(value if isinstance(value, str) else f"{value:g}" for value in values) for values in lists]
-
-
 def _print_trials(measured: Sequence[Measured], folds: int, *, regression: bool) -> None:
     """Print the best trials, and the first one, which has the default settings."""
     from rich.console import Console
     from rich.table import Table
+
+    from tikas.report.tuning import CAUTION, SHOWN, settings_text
 
     form, kind = (".4g", "RMSE") if regression else (".2f", "error in %")
     failed = sum(not trial.errors for trial in measured)
@@ -293,24 +309,18 @@ def _print_trials(measured: Sequence[Measured], folds: int, *, regression: bool)
     for rank, trial in enumerate(measured):
         if rank < SHOWN or trial.number == 0:
             error = f"{trial.error:{form}} ± {trial.standard_error:{form}}" if trial.errors else "failed"
-            table.add_row(str(trial.number + 1), error, *_settings_text(trial.recipe), f"{trial.seconds:.1f}")
+            table.add_row(str(trial.number + 1), error, *settings_text(trial.recipe), f"{trial.seconds:.1f}")
     Console().print(table)
     print("Trial 1 has the default settings. se: standard error of the mean over the folds.")
-    print("The best trial was chosen by these labels, so its error on new rows is likely to be larger.")
+    print(CAUTION)
 
 
-def _print_importances(study: Study, measured: Sequence[Measured], path: Path) -> None:
-    """Print how much of the differences between trials each parameter explains, and draw it if matplotlib is there."""
+def _importances(study: Study, measured: Sequence[Measured]) -> dict[str, float]:
+    """Return and print how much of the differences between trials each parameter explains; nothing if none differ."""
     import optuna
 
     if len({trial.error for trial in measured if trial.errors}) < 2:
-        return  # nothing differs
+        return {}
     importances = optuna.importance.get_param_importances(study)
     print("importance: " + ", ".join(f"{name} {value:.2f}" for name, value in importances.items()))
-    try:
-        from tikas.report.tuning import plot_importances
-
-        plot_importances(path, importances)
-        print(f"importances drawn in {path}")
-    except ImportError as error:
-        print_error(error)
+    return importances

@@ -259,10 +259,11 @@ def open_study(
 
 
 class Measured(NamedTuple):
-    """A trial of a study: its number, its recipe, the error of each fold, or why it failed."""
+    """A trial of a study: its recipe and the parameters of Optuna, the error of each fold, or why it failed."""
 
     number: int
     recipe: Recipe
+    params: Mapping[str, Any]
     errors: Sequence[float]
     failure: str
     seconds: float
@@ -284,7 +285,7 @@ def measured_trials(study: Study) -> list[Measured]:
     for trial in study.get_trials(deepcopy=False):
         if trial.state.is_finished() and RESULT in trial.user_attrs:
             recipe = Recipe.from_json(trial.user_attrs[RECIPE])
-            found.append(Measured(trial.number, recipe, **trial.user_attrs[RESULT]))
+            found.append(Measured(trial.number, recipe, trial.params, **trial.user_attrs[RESULT]))
     return sorted(found, key=lambda each: (each.error, each.number))
 
 
