@@ -375,7 +375,8 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
             return "none"
         if self.encoder_ is not None:
             return "columns"
-        return choose_scaling(as_columns(_some(rows)), images=rows.ndim > 2)
+        with np.errstate(over="ignore", invalid="ignore"):  # values of a source are checked when all are read
+            return choose_scaling(as_columns(_some(rows)), images=rows.ndim > 2)
 
     def _value_names(self) -> Sequence[str] | None:
         """Return the names of the values of a row as the members take it, if they have names."""

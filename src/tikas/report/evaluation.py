@@ -74,7 +74,7 @@ def rows_of_training(
     labels = _labels(train)
     if not len(test):
         X: Any = train.rows
-        if isinstance(train, Dataset) and train.feature_names:
+        if isinstance(train, Dataset) and isinstance(X, np.ndarray) and train.feature_names:
             X = pd.DataFrame(train.rows, columns=list(train.feature_names))
         return ReportRows(X, labels, learned, "labels held out")
     kept = np.union1d(np.flatnonzero(learned), _some(np.arange(len(train)), MAX_UNLABELED))
