@@ -7,6 +7,7 @@ from math import ceil
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
@@ -639,7 +640,7 @@ def take(X: Any, chosen: Any) -> Any:
     if hasattr(X, "iloc"):
         return X.iloc[chosen]
     if isinstance(X, RowSource):
-        return X[chosen]
+        return pd.DataFrame(X[chosen], columns=list(X.feature_names)) if X.feature_names else X[chosen]
     return np.asarray(X)[chosen]
 
 
