@@ -241,12 +241,14 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
                 trainer = Trainer(recipe, self.device, callbacks, build, checkpointer)
                 result = trainer.fit(dataset, splits, seeds, self._earlier_members())
             self._set_result(result, recipe, seeds)
+            del dataset, splits  # indices of all rows, which take memory
             self.classes_: Array = classes
             self.transduction_ = classes[codes]
-            unlabeled = np.flatnonzero(codes == NO_LABEL)
-            if len(unlabeled):
-                predicted = [part.argmax(1) for part in self._predict_chunks(rows, "probabilities", unlabeled)]
-                self.transduction_[unlabeled] = classes[np.concatenate(predicted)]
+            unlabeled, done = np.flatnonzero(codes == NO_LABEL), 0
+            for probabilities in self._predict_chunks(rows, "probabilities", unlabeled):
+                part = unlabeled[done : done + len(probabilities)]
+                self.transduction_[part] = classes[probabilities.argmax(1)]
+                done += len(part)
         self._delete_snapshots(checkpointer)
         return self
 

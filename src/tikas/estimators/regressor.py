@@ -215,11 +215,13 @@ class LadderRegressor(RegressorMixin, LadderEstimator):  # type: ignore[misc]
                 trainer = Trainer(recipe, self.device, callbacks, build, checkpointer)
                 result = trainer.fit(dataset, splits, seeds, self._earlier_members())
             self._set_result(result, recipe, seeds)
+            del dataset, splits  # indices of all rows, which take memory
             self.transduction_ = values.copy()
-            unlabeled = np.flatnonzero(np.isnan(values))
-            if len(unlabeled):
-                outputs = np.concatenate(list(self._predict_chunks(rows, "outputs", unlabeled)))
-                self.transduction_[unlabeled] = self._to_values(outputs)
+            unlabeled, done = np.flatnonzero(np.isnan(values)), 0
+            for outputs in self._predict_chunks(rows, "outputs", unlabeled):
+                part = unlabeled[done : done + len(outputs)]
+                self.transduction_[part] = self._to_values(outputs)
+                done += len(part)
         self._delete_snapshots(checkpointer)
         return self
 
