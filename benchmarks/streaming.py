@@ -151,8 +151,7 @@ def measured_fit(case: dict[str, Any]) -> dict[str, Any]:
     from tikas import LadderClassifier
 
     settings = {"epochs": 1, "random_state": 0, "device": "cpu"}
-    if "network" in case:
-        settings["network"] = tuple(case["network"])
+    settings |= {name: case[name] for name in ("network", "batch_size") if name in case}
     generator = np.random.default_rng(0)
     small = generator.random((400, 5), dtype=np.float32)
     LadderClassifier(**settings).fit(small, np.arange(400) % 2)

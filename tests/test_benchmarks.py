@@ -38,6 +38,7 @@ import profile_update  # noqa: E402
 import render_docs  # noqa: E402
 import render_studies  # noqa: E402
 import scaling  # noqa: E402
+import streaming  # noqa: E402
 import studies  # noqa: E402
 import traffic  # noqa: E402
 import whitening  # noqa: E402
@@ -101,6 +102,37 @@ def test_a_fit_and_both_commands_survive_sigkill_bit_by_bit(tmp_path: Path) -> N
     subprocess.run([sys.executable, script, "--kills", "3", "--quick", "--record", record], check=True, timeout=300)
     lines = [(line["what"], line["kills"], line["survived"]) for line in read_records(record)]
     assert lines == [("fit in Python", 3, 3), ("tikas train", 3, 3), ("tikas reproduce", 3, 3)]
+
+
+# Rows in files
+
+
+def test_a_fit_to_a_file_needs_a_part_of_its_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not Path("/proc/self/clear_refs").exists():
+        pytest.skip("needs Linux")
+    monkeypatch.setattr("tikas.estimators.base.STREAM_FROM", 0)
+    monkeypatch.setattr("tikas.data.batches.WINDOW_BYTES", 2**22)
+    monkeypatch.setattr("tikas.estimators.base.SAMPLE_VALUES", 2**20)
+    monkeypatch.setattr("tikas.estimators.base.MAX_CHUNK_ROWS", 512)
+    monkeypatch.setattr("tikas.training.trainer.MAX_COPIED_BYTES", 2**22)
+    monkeypatch.setattr("tikas.training.trainer.MAX_CALIBRATION_ROWS", 2**12)
+    rows = np.random.default_rng(0).random((2**16, 512), np.float32)
+    np.save(tmp_path / "rows.npy", rows)
+    needed = streaming.measured_fit({"file": tmp_path / "rows.npy", "network": [8], "batch_size": 400})
+    assert needed["gigabytes"] == pytest.approx(rows.nbytes / 1e9)
+    assert needed["more_than_before_mb"] < 0.7 * rows.nbytes / 1e6
+
+
+def test_training_on_a_file_is_compared_with_training_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tikas.data.batches.WINDOW_BYTES", 2**20)
+    np.save(tmp_path / "rows.npy", np.random.default_rng(0).random((4000, 784), np.float32))
+    options = Namespace(quick=True, turns=1, record=tmp_path / "streaming.jsonl")
+    streaming.measure_speed(tmp_path / "rows.npy", options)
+    (record,) = read_records(options.record)
+    assert (record["updates"], record["turns"], record["against"]) == (30, 1, "in memory")
+    assert record["ratio"] == pytest.approx(record["ms_in_memory"] / record["ms"])
 
 
 # The plain PyTorch ladder

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from tikas.data import batches as batches_module
-from tikas.data.batches import Batches, generator
+from tikas.data.batches import Batches, StreamedBatches, generator
+from tikas.data.sources import ArrayRows
 from tikas.data.splits import split
 from tikas.model.ladder import Model
 from tikas.training.compiled import MIN_TORCH
@@ -30,6 +31,7 @@ DENSE = Recipe(network=(6,), costs=(10.0, 1.0, 0.1), batch_size=10, labeled_batc
 IMAGES = replace(DENSE, network=("conv 4 3", "max 2", "global", "top"))
 POINTWISE = replace(DENSE, network=("conv 4 6", "conv 5 1", "global", "top"))
 SHAPES = {DENSE: (7,), IMAGES: (1, 6, 6), POINTWISE: (1, 6, 6)}
+CPU = torch.device("cpu")
 ENGINES = [(CudaGraphEngine, DENSE, 1), (CudaGraphEngine, DENSE, 3), (SideBySideEngine, IMAGES, 2)]
 NAMES = ["one member", "three members", "side by side"]
 
@@ -63,6 +65,27 @@ def assert_close_models(ones: Sequence[Model], others: Sequence[Model]) -> None:
         assert [(rung.noise, rung.cost) for rung in one.rungs] == [(rung.noise, rung.cost) for rung in other.rungs]
         for (name, found), expected in zip(one.named_parameters(), other.parameters(), strict=True):
             torch.testing.assert_close(found, expected, rtol=0, atol=1e-5, msg=name)
+
+
+@pytest.mark.parametrize(("kind", "recipe", "members"), ENGINES, ids=NAMES)
+def test_updates_on_streamed_rows_are_those_on_rows_in_memory(
+    kind: Any, recipe: Recipe, members: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rows that a graph reads lie at fixed addresses: windows of four updates take turns in a buffer."""
+    models, batches = arguments(recipe, members, torch.float32)
+    monkeypatch.setattr(batches_module, "WINDOW_BYTES", 4 * 10 * batches.rows[0].nbytes)
+    source = ArrayRows(batches.rows.numpy())
+    source.block_edges = None
+    streamed = StreamedBatches(
+        source, batches.targets, None, batches._splits, range(members), models[0].shapes, 10, 8, block=2, device=CPU
+    )
+    assert (streamed.window, streamed.updates) == (4, 6)
+    engine, expected = (
+        kind(arguments(recipe, members, torch.float32)[0], each, compiled=False) for each in (streamed, batches)
+    )
+    assert torch.equal(train(engine, own=False), train(expected, own=False))
+    for each in (engine, *getattr(engine, "engines", ())):
+        each.batches.close()
 
 
 @pytest.mark.parametrize("own", [False, True], ids=["one rate", "own rates"])

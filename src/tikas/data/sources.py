@@ -153,13 +153,24 @@ class ArrayRows(RowSource):
         """Read rows, in the order of these indices."""
         found = np.empty((len(rows), *self.shape[1:]), np.float32)
         order = np.argsort(rows, kind="stable")  # forward through the file
+        starts = np.flatnonzero(np.diff(rows[order] // self._size, prepend=-1))
         with np.errstate(over="ignore"):  # values too large for float32 become infinite, which is checked once
-            for start in range(0, len(rows), self._size):
-                part = order[start : start + self._size]
+            for part in np.split(order, starts[1:]) if len(order) else ():
+                self._read_ahead(int(rows[part[0]]), int(rows[part[-1]]))
                 found[part] = self.array[rows[part]]
                 if self._mapping is not None:  # else the process would seem to use as much memory as the file has
                     self._mapping.madvise(mmap.MADV_DONTNEED)
         return found
+
+    def _read_ahead(self, first: int, last: int) -> None:
+        """Have the system read these rows of a file at once, and no more: by itself it may read four times as much."""
+        if self._mapping is None or not self.array.flags.c_contiguous:
+            return
+        mapped = np.frombuffer(self._mapping, np.uint8)
+        begin = self.array[first].ctypes.data - mapped.ctypes.data
+        end = self.array[last].ctypes.data - mapped.ctypes.data + self.array.strides[0]
+        begin -= begin % mmap.PAGESIZE
+        self._mapping.madvise(mmap.MADV_WILLNEED, begin, end - begin)
 
 
 def _mapping_of(array: Array) -> mmap.mmap | None:

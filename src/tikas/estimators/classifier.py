@@ -279,12 +279,14 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
                 result = trainer.fit(dataset, splits, seeds, self._earlier_members())
             self._set_result(result, recipe, seeds)
             self.training_ = self._summary(dataset, splits[0], started)
+            del dataset, splits  # indices of all rows, which take memory
             self.classes_: Array = classes
             transduction = classes[codes]
-            unlabeled = np.flatnonzero(codes == NO_LABEL)
-            if len(unlabeled):
-                predicted = [part.argmax(1) for part in self._predict_chunks(rows, "probabilities", unlabeled)]
-                transduction[unlabeled] = classes[np.concatenate(predicted)]
+            unlabeled, done = np.flatnonzero(codes == NO_LABEL), 0
+            for probabilities in self._predict_chunks(rows, "probabilities", unlabeled):
+                part = unlabeled[done : done + len(probabilities)]
+                transduction[part] = classes[probabilities.argmax(1)]
+                done += len(part)
             self.transduction_ = like(transduction, X)
         self._delete_snapshots(checkpointer)
         return self

@@ -254,11 +254,13 @@ class LadderRegressor(RegressorMixin, LadderEstimator):  # type: ignore[misc]
                 result = trainer.fit(dataset, splits, seeds, self._earlier_members())
             self._set_result(result, recipe, seeds)
             self.training_ = self._summary(dataset, splits[0], started)
+            del dataset, splits  # indices of all rows, which take memory
             transduction = values.copy()
-            unlabeled = np.flatnonzero(np.isnan(values))
-            if len(unlabeled):
-                outputs = np.concatenate(list(self._predict_chunks(rows, "outputs", unlabeled)))
-                transduction[unlabeled] = self._to_values(outputs)
+            unlabeled, done = np.flatnonzero(np.isnan(values)), 0
+            for outputs in self._predict_chunks(rows, "outputs", unlabeled):
+                part = unlabeled[done : done + len(outputs)]
+                transduction[part] = self._to_values(outputs)
+                done += len(part)
             self.transduction_ = like(transduction, X)
         self._delete_snapshots(checkpointer)
         return self
