@@ -191,7 +191,7 @@ CELLS = st.one_of(
 
 
 @given(st.lists(st.lists(CELLS, min_size=4, max_size=4), min_size=2, max_size=30))
-@settings(max_examples=150)
+@settings(max_examples=40)
 @pytest.mark.filterwarnings("ignore:Cells that count as gaps")
 def test_any_cells_are_encoded_as_finite_numbers_and_restored(rows: list[list[Any]]) -> None:
     table = pd.DataFrame(rows, columns=list("abcd"), dtype=object)
