@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-oldest lint types pytest tables bench soak audit clean
+.PHONY: demo test test-oldest lint types pytest javascript tables bench soak audit clean
 
 demo: $(READY)
 	$(BIN)/tikas train
@@ -21,14 +21,19 @@ types: $(READY)
 pytest: $(READY)
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
-# The oldest versions that pyproject.toml allows, on Python 3.11: a build of torch for GPUs, 5 GB on disk.
+# What the JavaScript example of docs/deployment.md needs; its test is skipped without it.
+javascript:
+	npm ci --ignore-scripts --prefix tests/javascript
+
+# The oldest versions that pyproject.toml allows, on Python 3.11: a build of torch for GPUs, 5 GB on disk. Tests that
+# need other packages are skipped.
 test-oldest: build/oldest/.ready
 	build/oldest/bin/python -m pytest --numprocesses 2 --dist loadfile
 
 build/oldest/.ready: pyproject.toml constraints-oldest.txt
 	$(PYTHON) -m venv build/oldest
 	build/oldest/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints-oldest.txt \
-		--editable '.[images,plots,parquet]' hypothesis pytest pytest-xdist setuptools
+		--editable '.[images,plots,parquet,tune,tensorboard]' hypothesis openpyxl polars pytest pytest-xdist setuptools
 	touch $@
 
 # Tables in results/, docs/ and the README, from the records; a test fails where they are stale.

@@ -265,7 +265,8 @@ def timed_figure(
 
 def provenance(device: torch.device | str) -> dict[str, Any]:
     """Hardware, versions and revision: the fields that every record has."""
-    from tikas.paper.records import hardware, revision, versions
+    from tikas.paper.records import revision
+    from tikas.training.summary import hardware, versions
 
     return {"hardware": hardware(device), "versions": versions(), "revision": revision()}
 

@@ -395,7 +395,7 @@ def in_turn(
 
 def compare(other: Path, names: Sequence[str], options: argparse.Namespace) -> dict[str, Any]:
     """Measure all cases; print a line for each, and write the record after each if a path is given."""
-    from tikas.paper.records import hardware, versions
+    from tikas.training.summary import hardware, versions
 
     device = CASES[names[0]].device
     sides = [Checkout("other", other), Checkout("this", options.this.resolve())]

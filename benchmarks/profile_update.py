@@ -161,7 +161,7 @@ def measure(members: int, updates: int) -> Profile:
 
 def draw_profiles(profiles: Mapping[str, Profile], path: Path) -> None:
     """Draw a bar for each profile, from top to bottom, with a segment for each kind of kernel."""
-    from tikas.report.plots import svg_figure
+    from tikas.paper.figures import svg_figure
 
     longest = max(profile.total for profile in profiles.values())
     with svg_figure(path) as figure:

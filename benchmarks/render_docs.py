@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from statistics import mean, stdev
 
 from common import RESULTS
+from processes import efficiency_table, h200, traffic_table
 from tikas.paper.experiments import EXPERIMENTS, select
 from tikas.paper.records import Record, Records, read_records
 from tikas.paper.render import MISSING, all_tables, fill_pages, markdown_table
@@ -128,6 +129,26 @@ def soak_table() -> str:
     return markdown_table(["", "kills", "while writing a file", "survived", "runs compared"], rows)
 
 
+def processes_table() -> str:
+    """Milliseconds per update of one process and of two, and what sharing adds to the processor time."""
+    records = read_records(RESULTS / "processes.jsonl")
+    rows = []
+    for count in sorted({each["rows"] for each in records}):
+        one, two = (last(records, what=what, rows=count) for what in ("1 process", "2 processes"))
+        if one and two:
+            ratios = [f"{two['ratio']:.2f}", f"{two['cpu_ratio']:.2f}", f"{two['load']:.0f}"]
+            rows.append([str(count), milliseconds(one, 0), milliseconds(two, 0), *ratios])
+    header = [
+        "rows of each kind",
+        "1 process, ms",
+        "2 processes, ms",
+        "times as fast",
+        "processor time",
+        "load average",
+    ]
+    return markdown_table(header, rows, text_columns=0)
+
+
 def streaming_memory_table() -> str:
     """Peak memory of fits, by what they were given."""
     records = [each for each in read_records(RESULTS / "streaming.jsonl") if not each["quick"]]
@@ -165,6 +186,31 @@ def statistics_table(records: Records) -> str:
     return markdown_table(header, rows, text_columns=2)
 
 
+def export_table() -> str:
+    """How far exported models are from the estimators, on 1,000 rows that were not trained on."""
+    rows = []
+    for record in read_records(RESULTS / "export.jsonl"):
+        if record["benchmark"] == "export":
+            differences = [f"{record[name]:.1e}" for name in ("difference", "torch_export_difference")]
+            sizes = [record["onnx_bytes"], record.get("safetensors_bytes")]  # a module of a user cannot be saved
+            rows.append(
+                [record["what"], *differences, *("" if size is None else f"{size / 1000:,.0f}" for size in sizes)]
+            )
+    header = ["model", "onnxruntime", "torch.export", "kB of ONNX", "kB of safetensors"]
+    return markdown_table(header, rows, text_columns=1)
+
+
+def latency_table() -> str:
+    """Milliseconds to predict one row and 1,000 rows, and the size of the file."""
+    found = [record for record in read_records(RESULTS / "export.jsonl") if record["benchmark"] == "latency"]
+    rows = []
+    for name in ("onnxruntime", "tikas", "MLPClassifier"):
+        own = {record["rows"]: record for record in found if record["what"].startswith(name)}
+        cells = [f"{own[count]['ms']:.3g} ({own[count]['ratio']:.2f})" for count in (1, 1000)]
+        rows.append([name, *cells, f"{own[1]['bytes'] / 1000:,.0f}"])
+    return markdown_table(["way", "one row, ms", "1,000 rows, ms", "kB"], rows, text_columns=1)
+
+
 def tables(records: Records) -> dict[str, str]:
     """Return all tables by name."""
     return all_tables(records) | {
@@ -173,6 +219,11 @@ def tables(records: Records) -> dict[str, str]:
         "convolution-speed": convolution_table(),
         "digits": digits_table(),
         "evaluation": evaluation_table(),
+        "export": export_table(),
+        "latency": latency_table(),
+        "processes": processes_table(),
+        "processes-efficiency": efficiency_table(h200()),
+        "processes-traffic": traffic_table(),
         "soak": soak_table(),
         "starts": start_table(),
         "streaming-memory": streaming_memory_table(),

@@ -182,6 +182,8 @@ def result_of(folder: Path) -> dict[str, Any]:
             tensors, header = read_tensors(path)
             for line in header["history"]:
                 del line["seconds"]
+            if "training" in header:  # a model, not a snapshot
+                del header["training"]["seconds"]
             found[name] = {key: tensor.numpy().tobytes() for key, tensor in tensors.items()}, header
         elif path.suffix == ".npy":
             found[name] = path.read_bytes()

@@ -185,7 +185,7 @@ def assert_same_gradients(found: Parameters, expected: Parameters, relative: flo
 
 
 def assert_compiled_once_for_all_sizes(model: Ladder | Gamma, shape: tuple[int, ...]) -> None:
-    """Compile the costs, with noise drawn inside, for one size of batches, and then once more for all others."""
+    """Compile a model that returns costs, with noise drawn inside, for one size of batches, and once for all others."""
     graphs = []
 
     def backend(graph: torch.fx.GraphModule, _: list[torch.Tensor]) -> Any:
@@ -193,7 +193,7 @@ def assert_compiled_once_for_all_sizes(model: Ladder | Gamma, shape: tuple[int, 
         return graph.forward
 
     torch.compiler.reset()
-    compiled = torch.compile(model.costs, fullgraph=True, backend=backend)
+    compiled = torch.compile(model, fullgraph=True, backend=backend)
     for unlabeled, labeled in ((40, 20), (37, 18), (16, 30), (50, 16)):
         batch = torch.rand(unlabeled, *shape), torch.rand(labeled, *shape), torch.arange(labeled) % 3
         results = []

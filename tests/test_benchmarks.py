@@ -33,12 +33,14 @@ import ensemble_accuracy  # noqa: E402
 import evaluation  # noqa: E402
 import mnist  # noqa: E402
 import other_methods  # noqa: E402
+import processes  # noqa: E402
 import profile_update  # noqa: E402
 import render_docs  # noqa: E402
 import render_studies  # noqa: E402
 import scaling  # noqa: E402
 import streaming  # noqa: E402
 import studies  # noqa: E402
+import traffic  # noqa: E402
 import whitening  # noqa: E402
 from common import Side, Timing, interleave, load_flat, start_engine  # noqa: E402
 from eager import EagerLadder, EagerTraining  # noqa: E402
@@ -53,6 +55,28 @@ SCRIPTS = sorted(path.stem for path in (ROOT / "benchmarks").glob("*.py") if pat
 @pytest.fixture(scope="module")
 def records() -> Records:
     return Records.read(ROOT / "results")
+
+
+@pytest.mark.parametrize(("costs", "normalizations"), [((1, 1, 1, 1), 3 + 4), ((0, 0, 1, 0), 3 + 2), (0, 3)])
+def test_what_processes_send_is_a_sum_for_each_normalization_and_one_for_the_costs(costs, normalizations) -> None:
+    ladder = Ladder((6,), [Dense(5), Dense(4), Dense(3)], costs=costs)
+    found = traffic.traffic(ladder)
+    assert len(found.forward) == len(found.backward) == found.all_reduces / 2 == normalizations + 1
+    streams = 3 if ladder.cost_levels else 1
+    assert found.forward[0] == 8 * streams * (1 + 2 * 5)  # numbers, sums and squares of the first rung, in float64
+    assert found.gradients == 4 * sum(parameter.numel() for parameter in ladder.parameters())
+    assert ladder.processes is None
+
+
+def test_an_update_of_many_gpus_takes_as_long_as_its_parts() -> None:
+    machine = processes.Machine(1.0, 100.0, 1.0, launch=10, latency=3, node=8, node_bandwidth=300, bandwidth=50)
+    ladder, sent = processes.network(), traffic.Traffic((8,) * 14, (8,) * 14, 4_000_000)
+    eight, many = (processes.milliseconds_of_update(ladder, sent, machine, gpus, rows=100) for gpus in (8, 512))
+    assert eight.statistics == pytest.approx(28 * (10 + 6 * 3) / 1e3, rel=1e-3)
+    assert eight.gradients == pytest.approx((10 + 6 * 3) / 1e3 + 2 * 7 / 8 * 4e6 / 300e6)
+    assert many.gradients == pytest.approx((10 + 18 * 3) / 1e3 + 2 * 511 / 512 * 4e6 / 50e6)
+    assert many.noise == pytest.approx(64 * eight.noise) == pytest.approx(512 * 200 * 3044 / 1e6)
+    assert many.compute == eight.compute == pytest.approx(1 + 6 * 100 * 4 * 1_536_500 / 100e9, rel=1e-2)
 
 
 @pytest.mark.parametrize("name", SCRIPTS)

@@ -1,6 +1,7 @@
 """The documents: their examples run, their links lead somewhere, and the records that they name exist."""
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,13 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
 PAGES += sorted((ROOT / "docs").glob("*.md"))
-EXAMPLES = re.findall(r"```python\n(.*?)```", (ROOT / "docs/usage.md").read_text(), flags=re.DOTALL)
+EXAMPLES = [
+    pytest.param(example, id=f"{page}-{number}")
+    for page in ("usage", "pytorch", "scikit-learn", "report")
+    for number, example in enumerate(
+        re.findall(r"```python\n(.*?)```", (ROOT / f"docs/{page}.md").read_text(), flags=re.DOTALL), 1
+    )
+]
 MAX_README_WORDS = 900
 
 
@@ -16,9 +23,13 @@ def without_code(page: Path) -> str:
     return re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=range(1, 1 + len(EXAMPLES)))
+@pytest.mark.filterwarnings("ignore:::(lightning_fabric|accelerate)")
+@pytest.mark.parametrize("example", EXAMPLES)
 def test_an_example_runs(example: str) -> None:
-    exec(compile(example, "usage.md", "exec"), {})
+    for framework in ("lightning_fabric", "accelerate"):
+        if framework in example:
+            pytest.importorskip(framework)
+    exec(compile(example, "example", "exec"), {})
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -40,3 +51,20 @@ def test_scripts_and_targets_of_make_exist(page: Path) -> None:
 
 def test_the_readme_is_short() -> None:
     assert len(without_code(ROOT / "README.md").split()) < MAX_README_WORDS
+
+
+def test_the_page_on_tables_shows_what_is_printed_now(tmp_path: Path) -> None:
+    sys.path.append(str(ROOT / "docs/examples"))
+    import ten_minutes
+
+    from tikas.data.tables import UnclearLabelsError, read_table
+
+    ten_minutes.make_tables(tmp_path)
+    page = (ROOT / "docs/ten-minutes.md").read_text()
+    assert str(read_table(tmp_path / "diagnosis.csv", "diagnosis").summary) in page
+    assert "\n".join((tmp_path / "diagnosis.csv").read_text().splitlines()[:4]) in page
+    marked = tmp_path / "marked.csv"
+    marked.write_text(re.sub(";$", ";unknown", (tmp_path / "diagnosis.csv").read_text(), flags=re.MULTILINE))
+    with pytest.raises(UnclearLabelsError) as unclear:
+        read_table(marked, "diagnosis")
+    assert str(unclear.value).removeprefix(f"{tmp_path}/") in page

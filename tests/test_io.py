@@ -130,7 +130,7 @@ class TestRoundTrip:
         assert_array_equal(loaded.predict(X), model.predict(X))
         for name in ("recipe_", "seeds_", "history_", "n_iter_", "n_features_in_", "input_shape_", "interrupted_"):
             assert getattr(loaded, name) == getattr(model, name), name
-        assert loaded.input_range_ == model.input_range_
+        assert (loaded.input_range_, loaded.training_) == (model.input_range_, model.training_)
         for one, other in zip(loaded.ladders_, model.ladders_, strict=True):
             state = other.state_dict()
             assert all(torch.equal(tensor, state[name]) for name, tensor in one.state_dict().items())
@@ -175,8 +175,8 @@ class TestRoundTrip:
         assert (header["version"], header["recipe"]["task"], header["classes"]) == (3, "classification", [0, 1, 2])
         assert (header["input_shape"], header["seeds"], header["recipe"]["network"]) == ([4], [0, 1], [8])
         assert header["recipe"]["activation"] == "relu"
-        assert header["versions"]["tikas"] == tikas.__version__
-        assert header["versions"]["torch"] == torch.__version__
+        assert header["training"]["versions"]["tikas"] == tikas.__version__
+        assert header["training"]["versions"]["torch"] == torch.__version__
         assert all(tensor.dtype in (torch.float32, torch.bool) for tensor in tensors.values())
 
     def test_unfitted_model_raises_value_error(self, tmp_path):
@@ -328,7 +328,7 @@ JSON = st.recursive(
     max_leaves=6,
 )
 HEADER_FIELDS = ["version", "recipe", "input_shape", "input_range", "feature_names", "seeds", "history"]
-HEADER_FIELDS += ["interrupted", "classes", "class_kind"]
+HEADER_FIELDS += ["interrupted", "classes", "class_kind", "training"]
 RECIPE_FIELDS = ["task", "preprocess", "network", "activation", "noise", "costs", "denoiser", "epochs", "batch_size"]
 
 
@@ -381,6 +381,8 @@ class TestForgedFiles:
             ({"seeds": None}, "NoneType"),
             ({"history": [5]}, "int"),
             ({"history": [{}]}, "'member'"),
+            ({"training": {}}, "'class_counts'"),
+            ({"training": []}, ""),
             ({"recipe": []}, ""),
             ({"recipe": {"hidden": 3}}, "hidden"),
         ],
@@ -390,7 +392,7 @@ class TestForgedFiles:
         assert re.search(message, forged_error(tmp_path, tensors, {**header, **change}))
 
     @pytest.mark.parametrize(
-        "name", ["version", "recipe", "input_shape", "seeds", "feature_names", "history", "classes"]
+        "name", ["version", "recipe", "input_shape", "seeds", "feature_names", "history", "training", "classes"]
     )
     def test_missing_header_field_is_named(self, name, parts, tmp_path):
         tensors, header = parts

@@ -53,7 +53,7 @@ def test_the_wheel_holds_the_package_its_types_and_its_notes(installed: Installe
 
 
 def test_every_verb_of_the_wheel_has_help(installed: Installed) -> None:
-    for verb in ("train", "predict", "reproduce"):
+    for verb in ("train", "predict", "report", "reproduce"):
         assert f"tikas {verb}" in installed.tikas(verb, "--help")
 
 
@@ -65,6 +65,12 @@ def test_the_wheel_trains_and_predicts(installed: Installed) -> None:
     assert header == "prediction"
     assert len(lines) == 3
     assert set(lines) <= set("0123456789")
+
+
+def test_the_wheel_writes_a_report(installed: Installed) -> None:
+    """From the model of the test above."""
+    assert "report written to" in installed.tikas("report", "models/digits.safetensors", "--output", "page.html")
+    assert "<h1>Report on digits</h1>" in (installed.folder / "page.html").read_text()
 
 
 def test_the_wheel_lists_the_papers_cells(installed: Installed) -> None:

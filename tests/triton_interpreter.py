@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 from torch import Tensor
+from triton.language import block_type
 from triton.language import sum as triton_sum
 from triton.runtime import interpreter
 
@@ -41,11 +42,22 @@ RECIPES = {
 
 
 def patch_interpreter() -> None:
-    """Make the maximum of a number and NaN the number, as on a GPU, and patch Triton's language once.
+    """Make the maximum of a number and NaN the number, as on a GPU, make masks boolean, and patch the language once.
 
-    The interpreter patches the language anew in every call, which takes half of its time.
+    The interpreter repeats what a comparison of two scalars gives as int32, which Triton 3.9 refuses as a mask. It
+    patches Triton's language anew in every call, which takes half of its time.
     """
-    interpreter.InterpreterBuilder.create_maxnumf = lambda self, one, other: self.binary_op(one, other, np.fmax)
+    builder = interpreter.InterpreterBuilder
+    builder.create_maxnumf = lambda self, one, other: self.binary_op(one, other, np.fmax)
+    create_splat = builder.create_splat
+
+    def create_boolean_splat(self: object, block: block_type, scalar: interpreter.TensorHandle) -> object:
+        handle = create_splat(self, block, scalar)
+        if block.scalar.is_int1():
+            handle.data = handle.data.astype(bool)
+        return handle
+
+    builder.create_splat = create_boolean_splat
     for function in (encode_kernel, triton_sum):  # of the two modules through which kernels know the language
         interpreter._patch_lang(function.fn)
     interpreter._patch_lang = lambda _: SimpleNamespace(restore=lambda: None)

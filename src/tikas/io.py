@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import lru_cache
@@ -11,13 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import sklearn
 import torch
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-import tikas
+from tikas.data.columns import ColumnEncoder
 from tikas.data.transforms import TRANSFORMS
 from tikas.estimators.base import LadderEstimator
 from tikas.estimators.classifier import LadderClassifier
@@ -25,6 +23,7 @@ from tikas.estimators.regressor import LadderRegressor
 from tikas.model.ladder import Model
 from tikas.training.checkpoint import ModelFileError, read_tensors, write_tensors
 from tikas.training.recipe import Recipe
+from tikas.training.summary import TrainingSummary
 
 VERSION = 3
 """Version of the header."""
@@ -62,13 +61,9 @@ def save(estimator: LadderEstimator, path: str | Path) -> Path:
         "feature_names": list(getattr(estimator, "feature_names_in_", ())),
         "seeds": estimator.seeds_,
         "history": estimator.history_,
+        "columns": None if estimator.encoder_ is None else estimator.encoder_.to_json(),
         "interrupted": estimator.interrupted_,
-        "versions": {
-            "tikas": tikas.__version__,
-            "torch": torch.__version__,
-            "scikit-learn": sklearn.__version__,
-            "python": platform.python_version(),
-        },
+        "training": asdict(estimator.training_),
     }
     if isinstance(estimator, LadderClassifier):
         header |= {"classes": estimator.classes_.tolist(), "class_kind": estimator.classes_.dtype.kind}
@@ -232,18 +227,29 @@ def _restore(tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> Ladder
     _require(all(type(side) is int and side > 0 for side in shape), "input_shape is not the shape of a row")
     estimator.input_shape_ = shape
     estimator.n_features_in_ = prod(shape)
-    if names:
-        valid = len(names) == prod(shape) and all(isinstance(name, str) for name in names)
-        _require(valid, "the feature names do not fit the input")
-        estimator.feature_names_in_ = np.array(names, dtype=object)
     estimator.input_range_ = None
     if header["input_range"] is not None:
         lowest, highest = map(float, header["input_range"])
         estimator.input_range_ = lowest, highest
 
+    _require(recipe.preprocess != "auto", "the preprocessing is not named")
+    estimator.encoder_ = None
+    if recipe.preprocess == "columns":
+        encoder = estimator.encoder_ = ColumnEncoder.from_json(header["columns"])
+        own_names = [column.name for column in encoder.columns]
+        _require(shape == (len(encoder.names),), "the encoding of the columns does not fit input_shape")
+        _require(not names or names == own_names, "the encoded columns are not the named ones")
+        estimator.n_features_in_ = len(own_names)
+        keys: Sequence[Any] = names or range(len(own_names))
+        kinds = (column.kind if column.used else "ignored" for column in encoder.columns)
+        estimator.columns = dict(zip(keys, kinds, strict=True))
+    if names:
+        valid = len(names) == estimator.n_features_in_ and all(isinstance(name, str) for name in names)
+        _require(valid, "the feature names do not fit the input")
+        estimator.feature_names_in_ = np.array(names, dtype=object)
     preparation = _tensors_of("preparation", tensors)
     estimator.preparation_ = None
-    if recipe.preprocess != "none":
+    if recipe.preprocess in TRANSFORMS:
         estimator.preparation_ = TRANSFORMS[recipe.preprocess].from_tensors(preparation)
         _require(estimator.preparation_.mean.shape == shape, "the tensors of the preprocessing do not fit input_shape")
     states = [_tensors_of(f"members.{member}", tensors) for member in range(len(seeds))]
@@ -253,6 +259,7 @@ def _restore(tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> Ladder
     members = [_member(state, recipe, member_shape, n_outputs) for state in states]
     estimator.n_members = len(seeds)
     estimator._set_fitted(recipe, members, seeds, header["history"], interrupted=bool(header["interrupted"]))
+    estimator.training_ = TrainingSummary.from_json(header["training"])
     return estimator
 
 

@@ -83,6 +83,14 @@ def test_help_states_the_defaults_of_a_data_set(data: str, run, capsys) -> None:
     assert any(line[-len(settings) :] == [str(setting) for setting in settings] for line in lines)
 
 
+def test_early_stopping_keeps_the_best_of_the_validation_rows(run) -> None:
+    stopping = ["--early-stopping", "--n-iter-no-change", "1", "--tol", "0.5", "--validation", "100", "--epochs", "9"]
+    assert run("train", *QUICK, *stopping, *OUTPUT, "--no-baseline") == 0
+    model = tikas.load("m.safetensors")
+    assert (model.recipe_.early_stopping, model.recipe_.tol) == (True, 0.5)
+    assert model.n_iter_ == 2
+
+
 def test_options_set_the_recipe_of_the_saved_model(run) -> None:
     options = "--noise 0.2 0.4 --costs 5 --denoiser mlp --activation tanh --calibration labeled --precision exact"
     rates = "--learning-rate 0.01 --annealed 0.5 --batch-size 60 --labeled-batch-size 30 --labels 60 --validation 100"
@@ -128,14 +136,64 @@ def test_errors_are_measured_on_labels_that_were_not_used(run, capsys) -> None:
     assert "--validation" not in printed
 
 
-def test_without_labels_to_measure_on_no_error_is_reported_and_validation_is_proposed(run, capsys) -> None:
+def test_without_other_labels_the_error_is_measured_by_cross_validation(run, capsys) -> None:
     options = [*write_table(labeled=30), *QUICK]
-    assert run("train", *options) == 0
+    assert run("train", *options, "--folds", "3") == 0
+    printed = capsys.readouterr().out
+    assert "30 labeled, 2 classes, 3 folds of 30 labels" in printed
+    lines = [line.split("│")[1:4] for line in printed.splitlines() if " % " in line and "│" in line]
+    assert [name.strip() for name, *_ in lines] == ["ladder", "same network, no denoising costs"]
+    for _, *cells in lines:
+        error, low, high = map(float, re.findall(r"[\d.]+", " ".join(cells)))
+        assert 0 <= low <= error <= high <= 100
+    assert "30 labels" in printed.splitlines()[-1]
+    assert run("train", *options, "--no-baseline") == 0
+    assert "same network" not in capsys.readouterr().out
+    assert not list(Path("models").glob("*.unfinished"))
+
+
+def test_without_folds_no_error_is_reported_and_validation_is_proposed(run, capsys) -> None:
+    options = [*write_table(labeled=30), *QUICK]
+    assert run("train", *options, "--folds", "0") == 0
     printed = capsys.readouterr().out
     assert "same network" not in printed
     assert "--validation" in printed
     assert run("train", *options, "--validation", "10") == 0
     assert "validation error" in capsys.readouterr().out
+
+
+def test_an_interrupted_cross_validation_continues(run, capsys, updates) -> None:
+    options = [*write_table(labeled=30), *QUICK, "--checkpoint-every", "0"]
+    assert run("train", *options, "--output", "whole.safetensors") == 0
+    expected = re.findall(r"[\d.]+ to [\d.]+ %", capsys.readouterr().out)
+    all_updates = updates[1]
+    updates[:] = [all_updates - 1, 0]
+    assert run("train", *options, *OUTPUT) == 130
+    captured = capsys.readouterr()
+    assert "model saved to m.safetensors" in captured.out
+    assert "cross-validation: interrupted" in captured.err
+    made = updates[1]
+    updates[:] = [0, 0]
+    assert run("train", *options, *OUTPUT) == 0
+    assert updates[1] < all_updates - made + 3
+    assert re.findall(r"[\d.]+ to [\d.]+ %", capsys.readouterr().out) == expected
+    assert not list(Path().glob("*.unfinished"))
+
+
+@pytest.mark.parametrize(
+    ("name", "saved"),
+    [
+        ("Patients 2023 (final).csv", "patients-2023-final"),
+        ("Größe & Gewicht.csv", "grosse-gewicht"),
+        ("diagnosis.v2.csv", "diagnosis.v2"),
+        ("数据.csv", "model"),
+    ],
+)
+def test_the_default_name_of_a_model_can_be_typed(name: str, saved: str, run, capsys) -> None:
+    options = [*write_table(name), *QUICK, "--labels", "20", "--no-baseline"]
+    for number in ("", "-2"):
+        assert run("train", *options) == 0
+        assert f"model saved to models/{saved}{number}.safetensors" in capsys.readouterr().out
 
 
 def test_brackets_in_a_file_name_are_printed_as_they_are(run, capsys) -> None:
@@ -275,7 +333,7 @@ def test_options_replace_the_settings_of_a_data_set(run, monkeypatch: pytest.Mon
 def test_costs_and_epochs_that_are_not_given_are_derived_from_the_rows(run, monkeypatch: pytest.MonkeyPatch) -> None:
     options = write_table(rows=310)
     estimator = caught_estimator(run, monkeypatch, *options)
-    assert (estimator.costs, estimator.epochs, estimator.preprocess) == (None, None, "standardize")
+    assert (estimator.costs, estimator.epochs, estimator.preprocess) == (None, None, "columns")
     rows = np.random.default_rng(0).normal(size=(310, 1))
     recipe = estimator._with_defaults(estimator._recipe(), rows)
     assert recipe.costs == default_costs(recipe.network, rows, "classification")
@@ -291,15 +349,18 @@ def test_a_warning_of_both_networks_is_printed_once(run, capsys) -> None:
 
 
 @pytest.mark.filterwarnings("default")
-def test_a_column_of_row_numbers_gives_a_warning_until_it_is_ignored(run, capsys) -> None:
+def test_a_column_of_row_numbers_is_left_out_unless_it_is_given_as_numbers(run, capsys) -> None:
     frame = pd.DataFrame({"size": np.arange(120) % 7, "kind": ["low", "high"] * 60})
     frame.rename_axis(index="id").to_csv("mine.csv")
-    options = ["--data", "mine.csv", "--target", "kind", *QUICK]
-    assert run("train", *options, *OUTPUT) == 0
-    assert "--ignore id" in capsys.readouterr().err
-    assert run("train", *options, "--ignore", "id", *OUTPUT) == 0
-    assert capsys.readouterr().err == ""
+    options = ["--data", "mine.csv", "--target", "kind", *QUICK, *OUTPUT, "--folds", "0"]
+    assert run("train", *options) == 0
+    captured = capsys.readouterr()
+    assert "left out: id (identifies the rows)" in captured.out
+    assert captured.err == ""
     assert tikas.load("m.safetensors").feature_names_in_.tolist() == ["size"]
+    assert run("train", *options, "--numeric", "id") == 0
+    assert "left out" not in capsys.readouterr().out
+    assert tikas.load("m.safetensors").feature_names_in_.tolist() == ["id", "size"]
 
 
 def test_output_that_cannot_be_written_is_reported_before_training(run, capsys, monkeypatch) -> None:
@@ -522,6 +583,7 @@ def test_a_model_that_another_process_trains_is_refused(run, capsys) -> None:
     assert run("train", *QUICK, *OUTPUT) == 0
 
 
+@pytest.mark.filterwarnings("ignore::tikas.training.recipe.UnusualSettingWarning")
 def test_a_ladder_that_diverges_leaves_no_snapshots(run) -> None:
     assert run("train", *QUICK, "--learning-rate", "1e30", "--checkpoint-every", "0", *OUTPUT) == 1
     assert not Path("m.unfinished").exists()

@@ -213,3 +213,20 @@ def test_there_is_one_sample_weight_per_row(weights: Any) -> None:
     assert check_sample_weight([1, 2, 0], 3).tolist() == [1, 2, 0]
     with pytest.raises(ValueError, match=re.escape(f"{np.shape(weights)}, expected (3,)")):
         check_sample_weight(weights, 3)
+
+
+@pytest.mark.parametrize("y", [[-2, -1, 0, 1, 2], [0.0, -1.0, -3.0, 1.0]])
+def test_classes_below_minus_one_beside_minus_one_raise_value_error(y: list[float]) -> None:
+    with pytest.raises(ValueError, match=f"{min(y)} and -1.*LabelEncoder"):
+        encode_labels(np.array(y))
+
+
+def test_a_class_below_minus_one_gives_a_warning() -> None:
+    with pytest.warns(UserWarning, match="-2.*taken for a class"):
+        codes, classes = encode_labels(np.array([-2, 2, -2]))
+    assert (codes.tolist(), classes.tolist()) == ([0, 1, 0], [-2, 2])
+
+
+def test_one_class_beside_minus_one_may_be_two_classes() -> None:
+    with pytest.raises(ValueError, match=r"one class only, 1.*y > 0"):
+        encode_labels(np.array([-1, 1, -1, 1]))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tikas.data.splits import Split, split
+from tikas.data.splits import LabeledKFold, LabeledShuffleSplit, Split, split
 
 Y = np.array([0, 1, 2] * 20 + [-1] * 15)
 
@@ -141,3 +141,86 @@ def test_the_error_for_a_class_with_too_few_rows_names_it_and_the_largest_possib
 def test_a_split_without_any_label_raises_an_error() -> None:
     with pytest.raises(ValueError, match="None of the 2 rows"):
         split(np.array([-1, -1]), None)
+
+
+# Splitters for scikit-learn
+
+
+PARTLY = np.where(np.arange(90) % 3 == 0, np.repeat([0, 1, 2], 30), -1)
+"""Ten labels of each class, sorted by class."""
+VALUES = np.where(np.arange(90) % 3 == 0, np.linspace(-1, 2, 90), np.nan)
+SPLITTERS = [
+    LabeledKFold(5),
+    LabeledKFold(5, shuffle=True, random_state=0),
+    LabeledShuffleSplit(5, test_size=6, random_state=0),
+]
+
+
+@pytest.mark.parametrize("splitter", SPLITTERS, ids=repr)
+@pytest.mark.parametrize(
+    ("y", "missing"),
+    [
+        (PARTLY, PARTLY == -1),
+        (np.array(["no", "yes", "maybe", None], dtype=object)[PARTLY], PARTLY == -1),
+        (PARTLY.tolist(), PARTLY == -1),
+        (VALUES, np.isnan(VALUES)),
+    ],
+    ids=["codes", "text", "list", "values"],
+)
+def test_unlabeled_rows_are_in_every_training_part_and_in_no_test_part(splitter, y, missing) -> None:
+    parts = list(splitter.split(None, y))
+    assert len(parts) == splitter.get_n_splits() == 5
+    for train, test in parts:
+        assert np.array_equal(np.sort(train[missing[train]]), np.flatnonzero(missing))
+        assert not missing[test].any()
+        assert np.array_equal(np.sort(np.concatenate([train, test])), np.arange(90))
+        assert len(test) == 6
+
+
+def test_folds_have_every_label_once_and_as_many_of_each_class() -> None:
+    tested = np.concatenate([test for _, test in LabeledKFold(5).split(None, PARTLY)])
+    assert np.array_equal(np.sort(tested), np.flatnonzero(PARTLY >= 0))
+    for splitter in SPLITTERS:
+        for train, test in splitter.split(None, PARTLY):
+            assert np.bincount(PARTLY[test]).tolist() == [2, 2, 2]
+            assert np.bincount(PARTLY[train] + 1).tolist() == [60, 8, 8, 8]
+
+
+def test_first_parts_of_the_training_rows_have_all_groups_in_proportion() -> None:
+    for train, _ in LabeledKFold(5).split(None, PARTLY):
+        assert np.bincount(PARTLY[train[:21]] + 1, minlength=4).tolist() == [15, 2, 2, 2]
+
+
+def test_labeled_rows_beyond_train_size_are_left_out() -> None:
+    for train, test in LabeledShuffleSplit(2, train_size=9, test_size=0.5, random_state=0).split(None, PARTLY):
+        assert np.bincount(PARTLY[train] + 1).tolist() == [60, 3, 3, 3]
+        assert len(test) == 15
+
+
+def test_the_random_state_alone_determines_shuffled_splits() -> None:
+    def splits(kind: type, seed: int) -> list[list[int]]:
+        options = {"shuffle": True} if kind is LabeledKFold else {}
+        return [test.tolist() for _, test in kind(2, random_state=seed, **options).split(None, PARTLY)]
+
+    for kind in (LabeledKFold, LabeledShuffleSplit):
+        assert splits(kind, 0) == splits(kind, 0) != splits(kind, 1)
+
+
+@pytest.mark.parametrize(
+    ("y", "labeled"),
+    [
+        (np.where(np.arange(60) % 2, -1.0, np.arange(60) % 3), 30),
+        (np.where(np.arange(60) % 2, -1.0, np.arange(60) + 0.5), 60),
+        (np.where(np.arange(60) % 2, -1.0, -2.0 * np.arange(60)), 60),
+        (np.where(np.arange(60) % 2, np.nan, np.arange(60.0)), 30),
+        (np.where(np.arange(60) % 2, -1, np.arange(60) % 3), 30),
+    ],
+    ids=["class codes as floats", "fractions", "negative values", "whole values", "codes"],
+)
+def test_minus_one_marks_unlabeled_rows_of_classes_and_is_one_of_other_values(y, labeled: int) -> None:
+    assert sum(len(test) for _, test in LabeledKFold(3).split(None, y)) == labeled
+
+
+def test_the_task_may_be_given() -> None:
+    y = np.where(np.arange(60) % 2, -1.0, np.arange(60) % 3)
+    assert sum(len(test) for _, test in LabeledKFold(3, task="regression").split(None, y)) == 60

@@ -3,9 +3,10 @@
 import os
 
 import pytest
+from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from tikas import LadderClassifier, LadderRegressor
+from tikas import LadderClassifier, LadderRegressor, as_supervised
 
 # Small and quick, but accurate enough for the checks. The costs are small because the checks' data include columns with
 # a deviation of 20: denoising these would be all that is learned in so few updates.
@@ -18,8 +19,11 @@ QUICK = {
     "labeled_batch_size": 16,
 }
 EXPECTED_FAILURES = {
-    f"check_sample_weight_equivalence_on_{kind}_data": "batches are drawn at random, so a repeated row changes them"
-    for kind in ("dense", "sparse")
+    **{
+        f"check_sample_weight_equivalence_on_{kind}_data": "batches are drawn at random, so a repeated row changes them"
+        for kind in ("dense", "sparse")
+    },
+    "check_array_api_same_namespace": "rows to predict may be of another library than those of fit",
 }
 EXPECTED_FAILURES_OF_CLASSIFIER = EXPECTED_FAILURES | {
     "check_classifiers_classes": "it trains on the classes -1 and 1, but -1 marks unlabeled rows",
@@ -33,6 +37,12 @@ ESTIMATORS = (
 )
 
 
+@pytest.fixture(autouse=True)
+def array_api(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the checks of tensors and other arrays run, which are skipped without this variable."""
+    monkeypatch.setenv("SCIPY_ARRAY_API", "1")
+
+
 @pytest.mark.filterwarnings("ignore:.*fewer than a batch", "ignore::tikas.data.transforms.ScaleWarning")
 @parametrize_with_checks(
     ESTIMATORS,
@@ -41,4 +51,10 @@ ESTIMATORS = (
     ),
 )
 def test_estimator_passes_check_of_scikit_learn(estimator, check):
+    check(estimator)
+
+
+@parametrize_with_checks([as_supervised(LogisticRegression(), None), as_supervised(Ridge(), None)])
+def test_supervised_estimator_passes_check_of_scikit_learn(estimator, check):
+    """With estimators that pass all checks in no time: what is checked is what `as_supervised` adds."""
     check(estimator)

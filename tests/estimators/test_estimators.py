@@ -299,7 +299,7 @@ class TestRows:
         X = IRIS.copy()
         X[3, 1] = value
         with pytest.raises(ValueError, match=message):
-            classifier().fit(X, PARTIAL)
+            classifier(preprocess="none").fit(X, PARTIAL)
         with pytest.raises(ValueError, match=message):
             classifier().fit(IRIS, PARTIAL).predict(X)
 
@@ -315,7 +315,7 @@ class TestRows:
     )
     def test_unusable_rows_raise_value_error(self, X, message):
         with pytest.raises(ValueError, match=message):
-            classifier().fit(X, PARTIAL[: len(X)])
+            classifier(preprocess="none").fit(X, PARTIAL[: len(X)])
 
     def test_other_number_of_columns_raises_value_error(self):
         with pytest.raises(ValueError, match="X has 3 features, but LadderClassifier is expecting 4"):
@@ -341,7 +341,7 @@ class TestRows:
     )
     def test_columns_that_are_not_numbers_raise(self, column, kind, message):
         with pytest.raises(kind, match=message):
-            classifier().fit(pd.DataFrame(IRIS, columns=list("abcd")).assign(e=column), PARTIAL)
+            classifier(preprocess="none").fit(pd.DataFrame(IRIS, columns=list("abcd")).assign(e=column), PARTIAL)
 
     @pytest.mark.parametrize(
         ("X", "message"),
@@ -355,16 +355,16 @@ class TestRows:
     )
     def test_scale_warning_points_at_the_line_that_calls_fit(self, X, message):
         with pytest.warns(ScaleWarning, match=message) as caught:
-            classifier(epochs=1).fit(X, PARTIAL)
+            classifier(epochs=1, preprocess="none").fit(X, PARTIAL)
         assert [warning.filename for warning in caught] == [__file__]
         with pytest.warns(ScaleWarning) as caught:
-            regressor(epochs=1).fit(X, SPECIES)
+            regressor(epochs=1, preprocess="none").fit(X, SPECIES)
         assert [warning.filename for warning in caught] == [__file__]
 
     def test_scale_warning_names_columns(self):
         frame = pd.DataFrame(IRIS * [1, 1, 1, 1e6], columns=["a", "b", "c", "income"])
         with pytest.warns(ScaleWarning, match="'income'"):
-            classifier(epochs=1).fit(frame, PARTIAL)
+            classifier(epochs=1, preprocess="none").fit(frame, PARTIAL)
 
     def test_rows_to_predict_of_another_scale_give_a_warning(self):
         model = classifier().fit(IRIS, PARTIAL)
@@ -384,7 +384,7 @@ class TestRows:
         ({"n_members": 0}, "n_members == 0, must be >= 1"),
         ({"activation": "swish"}, "activation='swish'.*'relu'.*'gelu'"),
         ({"denoiser": "magic"}, "denoiser='magic'.*'gaussian'.*'mlp'"),
-        ({"preprocess": "center"}, "preprocess='center'.*'none', 'standardize', 'whiten'"),
+        ({"preprocess": "center"}, "preprocess='center'.*'auto', 'none', .*'standardize', 'whiten'"),
         ({"noise": -0.3}, r"noise=\(-0.3,\).*1 to 3 finite numbers"),
         ({"noise": "loud"}, "noise='loud'.*number"),
         ({"noise": None}, "noise=None.*number"),
@@ -566,7 +566,7 @@ def make_second_member_diverge(monkeypatch):
 
 
 class TestFailure:
-    @pytest.mark.parametrize("model", [classifier(), regressor()])
+    @pytest.mark.parametrize("model", [classifier(preprocess="none"), regressor(preprocess="none")])
     @pytest.mark.parametrize(
         ("X", "y", "error"),
         [
@@ -575,7 +575,7 @@ class TestFailure:
             (IRIS[:, :2] * 1e30, PARTIAL, TrainingDivergedError),
         ],
     )
-    @pytest.mark.filterwarnings("ignore::tikas.data.transforms.ScaleWarning")
+    @pytest.mark.filterwarnings("ignore::tikas.data.transforms.ScaleWarning", "ignore:.*targets are -1")
     def test_failed_fit_leaves_the_estimator_unchanged(self, model, X, y, error):
         frame = pd.DataFrame(IRIS, columns=["a", "b", "c", "d"])
         model.fit(frame, 100.0 * SPECIES)
@@ -596,7 +596,7 @@ class TestFailure:
             pytest.warns(ScaleWarning, match="standardize"),
             pytest.raises(TrainingDivergedError, match=r"epoch 1, .*level 0 .*learning rate"),
         ):
-            classifier().fit(IRIS * 1e30, PARTIAL)
+            classifier(preprocess="none").fit(IRIS * 1e30, PARTIAL)
 
     def test_interrupted_fit_keeps_the_model(self, monkeypatch):
         interrupt_update(monkeypatch, number=5)  # an epoch has three updates
@@ -717,6 +717,7 @@ class TestTorchSettings:
         ],
         ids=["members", "weights", "module", "regressor"],
     )
+    @pytest.mark.filterwarnings("ignore:.*targets are -1")
     def test_default_device_does_not_matter(self, model, weights, tmp_path):
         expected, again = model.fit(IRIS, PARTIAL, weights).predict(IRIS), clone(model)
         with torch.device("meta"):  # computes nothing, so that a tensor created there would be noticed
@@ -739,5 +740,5 @@ class TestTorchSettings:
 def test_columns_that_are_not_numbers_are_named(column) -> None:
     frame = pd.DataFrame({"size": np.arange(20.0), "color": column})
     with pytest.raises((TypeError, ValueError)) as raised:
-        LadderClassifier((4,), epochs=1).fit(frame, [0, 1] * 10)
+        LadderClassifier((4,), epochs=1, preprocess="none").fit(frame, [0, 1] * 10)
     assert "['color']" in raised.value.__notes__[0]

@@ -4,7 +4,15 @@ import pytest
 import torch
 
 from tikas.model import normalization
-from tikas.model.normalization import EPSILON, Moments, Statistics, normalize, normalize_with_statistics
+from tikas.model.normalization import (
+    EPSILON,
+    Moments,
+    Processes,
+    Statistics,
+    normalize,
+    normalize_together,
+    normalize_with_statistics,
+)
 
 SHAPES = [((), (3,), 0), ((2,), (3,), 1), ((), (3, 4, 5), (0, 2, 3)), ((2,), (3, 4, 5), (1, 3, 4))]
 """Member dimensions, the shape of a level, and the dimensions that statistics run over."""
@@ -34,6 +42,32 @@ def test_gradients_flow_through_the_normalized_batch_and_both_statistics(members
     x = draw(*members, 4, *shape).requires_grad_()
     assert torch.autograd.gradcheck(all_three, (x,))
     assert torch.autograd.gradcheck(lambda x: normalize(x, shape), (x,))
+
+
+class Alone(Processes):
+    """No others; `tests/test_distributed.py` has two."""
+
+    def sum(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+
+@pytest.mark.parametrize(("members", "shape"), [each[:2] for each in SHAPES])
+def test_gradients_flow_through_batches_that_are_normalized_together(members, shape):
+    def all_six(*batches: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        (one, first), (two, second) = normalize_together(batches, shape, Alone())
+        return one, *first, two, *second
+
+    batches = draw(*members, 4, *shape).requires_grad_(), 1 + draw(*members, 3, *shape).requires_grad_()
+    assert torch.autograd.gradcheck(all_six, batches)
+
+
+def test_a_mean_much_larger_than_the_deviation_costs_no_more_digits_with_other_processes():
+    rows = (1000 + draw(200, 3)).float()
+    ((found, statistics),) = normalize_together([rows], (3,), Alone())
+    expected, (mean, deviation) = normalize_with_statistics(rows, (3,))
+    torch.testing.assert_close(statistics.mean, mean)
+    torch.testing.assert_close(statistics.deviation, deviation)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=5e-4)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -2,7 +2,6 @@
 
 import json
 import os
-import platform
 import re
 import subprocess
 from dataclasses import replace
@@ -10,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from tikas.paper import records as module
 from tikas.paper.experiments import EXPERIMENTS, Experiment
-from tikas.paper.records import Records, append_record, hardware, read_records, record_key, revision, versions
+from tikas.paper.records import Records, append_record, read_records, record_key, revision
 from tikas.training.recipe import Recipe
 
 RESULTS = Path(__file__).parents[2] / "results"
@@ -146,43 +144,6 @@ def test_all_records_of_the_repository_are_read_without_a_warning() -> None:
 
 
 # Where a record comes from
-
-
-def test_versions_name_what_a_figure_depends_on() -> None:
-    assert versions()["torch"] == torch.__version__
-    assert set(versions()) == {"tikas", "torch", "python"}
-
-
-def test_hardware_names_the_threads_and_whether_other_programs_share_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("TIKAS_SHARED", raising=False)
-    alone = hardware("cpu")
-    assert alone.endswith(f", {torch.get_num_threads()} threads")
-    monkeypatch.setenv("TIKAS_SHARED", "1")
-    assert hardware("cpu") == f"{alone}, shared"
-
-
-@pytest.mark.parametrize(
-    ("info", "expected"),
-    [
-        ("cpu family\t: 26\nmodel\t\t: 2\nmodel name\t: AMD EPYC", "AMD EPYC (family 26, model 2)"),
-        ("cpu family\t: 6\nmodel\t\t: 85\nmodel name\t: Xeon @ 2.80GHz", "Xeon @ 2.80GHz (family 6, model 85)"),
-        ("cpu family\t: 25\nmodel\t\t: 1\nmodel name\t: AMD EPYC 7B13", "AMD EPYC 7B13"),
-        ("processor\t: 0", platform.machine()),
-    ],
-    ids=["cut", "clock rate", "with number", "without name"],
-)
-def test_a_processor_whose_name_lacks_its_number_is_named_with_its_family(
-    info: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("TIKAS_SHARED", raising=False)
-    monkeypatch.setattr(module, "CPU_INFO", tmp_path / "cpuinfo")
-    (tmp_path / "cpuinfo").write_text(f"{info}\n\n{info}\n")  # of two cores
-    assert hardware("cpu") == f"{expected}, {torch.get_num_threads()} threads"
-
-
-def test_a_system_without_processor_information_has_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "CPU_INFO", tmp_path / "absent")
-    assert (platform.processor() or platform.machine()) in hardware("cpu")
 
 
 def test_a_revision_is_marked_if_files_other_than_records_have_changes(

@@ -13,6 +13,7 @@ from scipy import stats
 from typer.testing import CliRunner
 
 from tikas.paper.experiments import CURVE, EXPERIMENTS, TABLES, Summary
+from tikas.paper.figures import Timing
 from tikas.paper.records import Records, append_record
 from tikas.paper.render import (
     SUMMARIES,
@@ -27,7 +28,6 @@ from tikas.paper.render import (
     p_value,
     render,
 )
-from tikas.report.plots import Timing
 
 ROOT = Path(__file__).parents[2]
 BY_NAME = {experiment.name: experiment for experiment in EXPERIMENTS}

@@ -212,7 +212,9 @@ def test_the_progress_bar_is_titled_with_the_experiments_and_members(
     reproduce(experiments, Records(), output, device="cpu", max_members=5)
     lines = capsys.readouterr().err.splitlines()
     titles = ["table0/quick/50 and 2 more (members: 5): ", "table0/quick/200 (members: 1): "]
-    assert [line.startswith(title) for line, title in zip(lines, titles, strict=True)] == [True, True]
+    assert len(lines) > 2  # messages and epochs of both
+    assert all(line.startswith(tuple(titles)) for line in lines)
+    assert [sum(line.startswith(title) for line in lines) > 0 for title in titles] == [True, True]
 
 
 # Interruptions

@@ -129,7 +129,8 @@ def test_the_state_of_a_module_has_its_buffers() -> None:
 
 def test_every_engine_has_what_the_protocol_names() -> None:
     names = {name for name in vars(Engine) if not name.startswith("_")} | set(Engine.__annotations__)
-    assert names == {"members", "batches", "train_epoch", "state_dict", "load_state_dict", "models", "packed"}
+    state = {"state_dict", "load_state_dict"}
+    assert names == {"members", "batches", "preparation", "train_epoch", "models", "packed", *state}
     for engine in (EagerEngine(*parts()), CompiledEngine(*parts()), CudaGraphEngine(*parts(), compiled=False)):
         assert names <= set(dir(engine))
     assert names <= set(dir(SideBySideEngine(*parts([MAPS] * 2), compiled=False)))

@@ -43,6 +43,9 @@ OTHER: dict[str, Any] = {
     "labeled_batch_size": 30,
     "calibration": "labeled",
     "precision": "exact",
+    "early_stopping": True,
+    "n_iter_no_change": 5,
+    "tol": 0.01,
 }
 """A value of every field that is not its default."""
 

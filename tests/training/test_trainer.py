@@ -22,6 +22,7 @@ from tikas.data.datasets import Dataset, load_dataset
 from tikas.data.splits import Split, split
 from tikas.training import trainer as trainer_module
 from tikas.training.callbacks import Progress
+from tikas.training.distributed import World
 from tikas.training.engines import EagerEngine
 from tikas.training.recipe import Recipe
 from tikas.training.trainer import (
@@ -796,7 +797,7 @@ def test_groups_are_planned_by_the_memory_that_is_free(monkeypatch: pytest.Monke
 )
 def test_the_memory_of_a_member_is_estimated_from_the_rows_of_an_update(changes, labels, rows) -> None:
     recipe, split_of_member = replace(RECIPE, **changes), split(CLASSES, labels=labels)
-    run = trainer_module._Run(Trainer(recipe), CLASSIFICATION, CPU, [recipe], [split_of_member], [0], None)
+    run = trainer_module._Run(Trainer(recipe), World(), CLASSIFICATION, CPU, [recipe], [split_of_member], [0], None)
     parameters, values = sum(parameter.numel() for parameter in run.first.parameters()), 7 + 8 + 6 + 3
     unlabeled = (rows - 20) // 2 if labels is None else (rows - 10) // 2
     noise = unlabeled + (20 if labels is None else 10)

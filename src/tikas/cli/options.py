@@ -18,6 +18,9 @@ DataDir = Annotated[
 ]
 Device = Annotated[str | None, typer.Option(metavar="cpu|cuda", help="Default: a GPU if there is one.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bar.")]
+Report = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="HTML page to write, with tables and pictures of the result.")
+]
 
 
 def print_error(message: object) -> None:
@@ -25,18 +28,18 @@ def print_error(message: object) -> None:
     print("tikas:", " ".join(str(message).split()), file=sys.stderr)
 
 
-def check_output(output: Path, inputs: Iterable[Path] = ()) -> None:
+def check_output(output: Path, inputs: Iterable[Path] = (), option: str = "--output") -> None:
     """Check that `output` can be written and is none of `inputs`; create its folder."""
     if output.is_dir():
-        raise IsADirectoryError(f"--output {output} is a folder. Give the path of a file in it.")
+        raise IsADirectoryError(f"{option} {output} is a folder. Give the path of a file in it.")
     if output.exists() and any(path.exists() and path.samefile(output) for path in inputs):
-        raise ValueError(f"--output {output} is an input file and would be overwritten. Give another path.")
+        raise ValueError(f"{option} {output} is an input file and would be overwritten. Give another path.")
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
         with TemporaryFile(dir=output.parent):
             pass
     except OSError as error:
-        raise RuntimeError(f"--output {output}: cannot write to its folder ({error.strerror}).") from error
+        raise RuntimeError(f"{option} {output}: cannot write to its folder ({error.strerror}).") from error
 
 
 def check_table_options(data: object, **options: object) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 
@@ -21,6 +24,12 @@ if TYPE_CHECKING:
 
     from tikas.estimators import LadderClassifier, LadderRegressor
 
+    Model = LadderClassifier | LadderRegressor
+    Part = tuple[pd.DataFrame, NDArray[Any] | None]
+
+WRITTEN = (".csv", ".tsv", ".parquet")
+SECONDS_BETWEEN_MESSAGES = 10
+
 
 def predict(
     model_path: Annotated[
@@ -30,8 +39,8 @@ def predict(
         Path,
         typer.Argument(
             metavar="FILE",
-            help="Rows: .csv, .tsv, .npy, .npz or .parquet; a folder of .parquet files; or a folder of images, also in "
-            "subfolders.",
+            help="Rows: .csv, .tsv, .txt, .parquet, .xlsx, .npy or .npz; - for CSV from standard input; a folder of "
+            ".parquet files; or a folder of images, also in subfolders.",
         ),
     ],
     target: Annotated[
@@ -46,31 +55,37 @@ def predict(
     probabilities: Annotated[
         bool, typer.Option("--probabilities", help="One column 'probability:CLASS' for each class.")
     ] = False,
+    id_columns: Annotated[
+        list[str] | None,
+        typer.Option("--id", metavar="COLUMN...", help="Columns to keep beside the predictions. Default: all."),
+    ] = None,
     output: Annotated[
         Path | None,
-        typer.Option(
-            "--output", "-o", metavar="FILE", help="File to write: .csv, or .parquet for such files. Default: print."
-        ),
+        typer.Option("--output", "-o", metavar="FILE", help="File to write: .csv, .tsv or .parquet; - or none: print."),
     ] = None,
     device: Device = None,
     quiet: Quiet = False,
 ) -> None:
     """Predict rows or images with a saved model.
 
-    Prints the predictions as CSV, and their error on labeled rows to standard error. Images are labeled if the name of
-    their folder is a class. A folder of Parquet files is read part by part, and the columns prediction and probability
-    are written in the order of the files.
+    Writes the rows with the columns prediction and probability (the predicted class's), part by part, and the error on
+    labeled rows to standard error. Images are labeled if the name of their folder is a class. Of a folder of Parquet
+    files, the predictions alone are written, in the order of the files.
 
     \b
     tikas predict models/mine.safetensors rows.csv
-    tikas predict models/mine.safetensors rows.csv --target kind --probabilities -o predictions.csv
+    tikas predict models/mine.safetensors rows.csv --id patient --probabilities -o predictions.csv
+    tikas predict models/mine.safetensors rows.parquet --target kind -o predictions.parquet
     tikas predict models/mine.safetensors folder-of-parquet-files -o predictions.parquet
+    cat rows.csv | tikas predict models/mine.safetensors - > predictions.csv
     tikas predict models/photos.safetensors new-photos
     """
+    if output == Path("-"):
+        output = None
     if output is not None:
         check_output(output, inputs=[model_path, file])
-
-    import pandas as pd
+        if output.suffix.lower() not in WRITTEN:
+            raise ValueError(f"--output {output} has the suffix {output.suffix!r}; expected {', '.join(WRITTEN)}.")
 
     from tikas.data.datasets import kind_of
     from tikas.io import load
@@ -80,43 +95,170 @@ def predict(
     model = load(model_path).set_params(device=device)
     if probabilities and model.task == "regression":
         raise ValueError(f"--probabilities: {model_path} predicts values, not classes.")
+    with _standard_input(file) as file:
+        if file.is_dir() and kind_of(str(file)) == "tables":
+            check_table_options(file, id=id_columns)
+            shown = not quiet and output is not None
+            parts = _predict_folder_of_tables(model, file, target, ignore or [], probabilities, shown=shown)
+        elif file.is_dir() or file.suffix.lower() in (".npy", ".npz"):
+            check_table_options(file, ignore=ignore, id=id_columns, target=target if file.is_dir() else None)
+            parts = _predict_arrays(model, file, target, probabilities)
+        else:
+            parts = _predict_table(model, file, target, ignore or [], id_columns, probabilities)
+        error = _Error(model)
+        with _Writer(output, file) as writer:
+            for frame, labels in parts:
+                writer.write(frame)
+                error.add(frame["prediction"].to_numpy(), labels)
+    error.print()
 
-    if file.is_dir() and kind_of(str(file)) == "tables":
-        _predict_parquet(model, file, target, ignore or [], output, probabilities=probabilities, quiet=quiet)
+
+@contextmanager
+def _standard_input(file: Path) -> Iterator[Path]:
+    """Yield the path of a file; of standard input, that of a copy, since its beginning is read twice."""
+    if file != Path("-"):
+        yield file
         return
-    table: dict[str, Any] = {}
-    if file.is_dir():
-        check_table_options(file, target=target, ignore=ignore)
-        rows, labels, table["file"] = _read_folder(file, model)
-    else:
-        rows, labels = _read_table(file, model, target, ignore or [])
-    if probabilities:
-        scores = model.predict_proba(rows)
-        predicted = model.classes_[scores.argmax(1)]
-        table |= {f"probability:{name}": column for name, column in zip(model.classes_, scores.T, strict=True)}
-    else:
-        predicted = table["prediction"] = model.predict(rows)
-    text = pd.DataFrame(table).to_csv(index=False, lineterminator="\n", float_format="%.6f" if probabilities else None)
-    if output is None:
-        print(text, end="")
-    else:
-        output.write_text(text)
-    if labels is not None:
-        _print_error_rate(model, predicted, labels)
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "standard-input.csv")
+        with path.open("wb") as copy:
+            shutil.copyfileobj(sys.stdin.buffer, copy)
+        yield path
 
 
-def _predict_parquet(
-    model: LadderClassifier | LadderRegressor,
-    folder: Path,
-    target: str | None,
-    ignore: list[str],
-    output: Path | None,
-    *,
-    probabilities: bool,
-    quiet: bool,
-) -> None:
-    """Predict the rows of a folder of Parquet files part by part, and print the error on labeled rows."""
-    import numpy as np
+def _predict_arrays(model: Model, path: Path, target: str | None, probabilities: bool) -> Iterator[Part]:
+    """Yield the predictions of an array file or of a folder of images, and the labels if there are any."""
+    import pandas as pd
+
+    from tikas.data.tables import labels_of, read_arrays, values_of
+    from tikas.io import predict_columns
+
+    frame = pd.DataFrame()
+    if path.is_dir():
+        rows, labels, frame["file"] = _read_folder(path, model)
+    else:
+        rows, texts = read_arrays(path, target)
+        rows = rows.reshape(len(rows), -1) if len(model.input_shape_) == 1 else rows
+        labels = None
+        if texts is not None:
+            regression = model.task == "regression"
+            labels = values_of(path, texts) if regression else labels_of(texts, model.classes_)
+    yield frame.assign(**predict_columns(model, rows, probabilities=probabilities)), labels
+
+
+def _predict_table(
+    model: Model, path: Path, target: str | None, ignore: list[str], id_columns: list[str] | None, probabilities: bool
+) -> Iterator[Part]:
+    """Yield the rows of a table with their predictions, part by part, and the labels if a target is named."""
+    from tikas.io import predict_columns
+
+    for chunk, rows, labels in read_parts(model, path, target, ignore, id_columns or []):
+        kept = chunk if id_columns is None else chunk[id_columns]
+        predicted = predict_columns(model, rows, probabilities=probabilities)
+        taken = [name for name in predicted if name in kept]
+        if taken:
+            raise ValueError(f"{path} has a column {taken[0]!r} already. Name the columns to keep: --id COLUMN.")
+        yield kept.assign(**predicted), labels
+
+
+def read_parts(
+    model: Model, path: Path, target: str | None, ignore: Sequence[str], id_columns: Sequence[str] = ()
+) -> Iterator[tuple[pd.DataFrame, Any, NDArray[Any] | None]]:
+    """Yield a table part by part: its cells, the rows as the model takes them, and the labels if a target is named."""
+    from tikas.data.tables import feature_table, labels_of, number_table, read_chunks, require_columns, values_of
+
+    names = [str(name) for name in getattr(model, "feature_names_in_", ())]
+    of_target = [target] if target else []
+    first_row = 1
+    for chunk in read_chunks(path, names, [*(names or ignore), *of_target, *id_columns]):
+        require_columns(path, chunk, target=of_target, id=id_columns, ignore=ignore)
+        left_out = {*ignore, *id_columns, *of_target}
+        if model.encoder_ is not None:
+            rows: Any = feature_table(path, chunk, model.encoder_.columns, named=bool(names))
+        else:
+            chosen = names or [name for name in chunk if name not in left_out]
+            rows = number_table(path, chunk, chosen, required=bool(names), first_row=first_row)
+            rows = rows if names else rows.to_numpy()
+        labels = None
+        if target:
+            decimal = chunk.attrs.get("decimal", ".")
+            regression = model.task == "regression"
+            labels = values_of(path, chunk[target], decimal) if regression else labels_of(chunk[target], model.classes_)
+        first_row += len(chunk)
+        yield chunk, rows, labels
+
+
+class _Writer:
+    """Writes parts of a table to a CSV, TSV or Parquet file, which appears when it is complete, or prints them."""
+
+    def __init__(self, path: Path | None, source: Path) -> None:
+        self._path = path
+        self._partial = None if path is None else path.with_name(f".{path.name}.partial")
+        self._form = ".csv" if path is None else path.suffix.lower()
+        self._source = source
+        self._rows = 0
+        self._parquet: Any = None
+        self._told = time.monotonic()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def write(self, frame: pd.DataFrame) -> None:
+        """Write a part."""
+        if self._form == ".parquet":
+            self._write_parquet(frame)
+        else:
+            frame = frame.assign(**{name: frame[name].map("{:.6f}".format) for name in frame if _is_probability(name)})
+            text = frame.to_csv(
+                index=False, lineterminator="\n", header=self._rows == 0, sep="\t" if self._form == ".tsv" else ","
+            )
+            if self._partial is None:
+                print(text, end="")
+            else:
+                with self._partial.open("a" if self._rows else "w", encoding="utf-8", newline="") as file:
+                    file.write(text)
+        self._rows += len(frame)
+        self._tell()
+
+    def _write_parquet(self, frame: pd.DataFrame) -> None:
+        import pyarrow
+        from pyarrow.parquet import ParquetWriter, read_schema
+
+        if self._parquet is None:
+            # The columns of a Parquet file keep their types, even where a part of them has nothing but gaps.
+            known = read_schema(self._source) if self._source.suffix.lower() == ".parquet" else pyarrow.schema([])
+            found = pyarrow.Table.from_pandas(frame, preserve_index=False).schema
+            fields = [known.field(field.name) if field.name in known.names else field for field in found]
+            self._parquet = ParquetWriter(self._partial, pyarrow.schema(fields))
+        self._parquet.write_table(
+            pyarrow.Table.from_pandas(frame, schema=self._parquet.schema, preserve_index=False, safe=False)
+        )
+
+    def _tell(self) -> None:
+        """Say now and then how many rows are done, if this takes long."""
+        if self._path is not None and time.monotonic() - self._told > SECONDS_BETWEEN_MESSAGES:
+            print(f"{self._rows:,} rows predicted", file=sys.stderr, flush=True)
+            self._told = time.monotonic()
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._parquet is not None:
+            self._parquet.close()
+        if self._path is None or self._partial is None:
+            return
+        if kind is None:
+            self._partial.replace(self._path)
+        else:
+            self._partial.unlink(missing_ok=True)
+
+
+def _is_probability(name: object) -> bool:
+    return name == "probability" or str(name).startswith("probability:")
+
+
+def _predict_folder_of_tables(
+    model: Model, folder: Path, target: str | None, ignore: list[str], probabilities: bool, *, shown: bool
+) -> Iterator[Part]:
+    """Yield the predictions for a folder of Parquet files part by part, and the labels if a target is named."""
     import pandas as pd
 
     from tikas.data.parquet import open_parquet
@@ -125,67 +267,13 @@ def _predict_parquet(
 
     names = [str(name) for name in getattr(model, "feature_names_in_", ())]
     rows, labels = open_parquet(folder, target, ignore, model.task, columns=names)
-    predicted = []
-    with row_bar("predicting", len(rows), shown=not quiet and output is not None) as advance, _writer(output) as write:
+    with row_bar("predicting", len(rows), shown=shown) as advance:
         for start in range(0, len(rows), ROWS_AT_A_TIME):
             part = rows[start : start + ROWS_AT_A_TIME]
             X = pd.DataFrame(part, columns=names) if names else part
-            columns = predict_columns(model, X, probabilities=probabilities)
-            write(pd.DataFrame(columns))
-            if labels is not None:
-                predicted.append(columns["prediction"])
+            predicted = pd.DataFrame(predict_columns(model, X, probabilities=probabilities))
+            yield predicted, None if labels is None else labels[start : start + len(part)]
             advance(len(part))
-    if labels is not None:
-        _print_error_rate(model, np.concatenate(predicted), labels)
-
-
-@contextmanager
-def _writer(path: Path | None) -> Iterator[Callable[[pd.DataFrame], None]]:
-    """Yield a function that writes parts of a table, one below the other, to a CSV or Parquet file, or prints them.
-
-    The file appears when it is complete.
-    """
-    if path is None:
-        count = 0
-
-        def show(part: pd.DataFrame) -> None:
-            nonlocal count
-            print(part.to_csv(index=False, header=count == 0, lineterminator="\n"), end="")
-            count += len(part)
-
-        yield show
-        return
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        with _parquet_writer(partial) if path.suffix.lower() == ".parquet" else _csv_writer(partial) as write:
-            yield write
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
-
-
-@contextmanager
-def _csv_writer(path: Path) -> Iterator[Callable[[pd.DataFrame], None]]:
-    with path.open("w", encoding="utf-8", newline="") as file:
-        yield lambda part: part.to_csv(file, index=False, header=file.tell() == 0, lineterminator="\n")
-
-
-@contextmanager
-def _parquet_writer(path: Path) -> Iterator[Callable[[pd.DataFrame], None]]:
-    import pyarrow as pa
-    from pyarrow.parquet import ParquetWriter
-
-    with ExitStack() as stack:
-        writer = None
-
-        def write(part: pd.DataFrame) -> None:
-            nonlocal writer
-            table = pa.Table.from_pandas(part, preserve_index=False)
-            if writer is None:
-                writer = stack.enter_context(ParquetWriter(path, table.schema))
-            writer.write_table(table)
-
-        yield write
 
 
 def _read_folder(
@@ -202,42 +290,46 @@ def _read_folder(
     return read_images(files), np.array(labels, dtype=object), [str(file.relative_to(folder)) for file in files]
 
 
-def _read_table(
-    file: Path, model: LadderClassifier | LadderRegressor, target: str | None, ignore: list[str]
-) -> tuple[NDArray[Any] | pd.DataFrame, NDArray[Any] | None]:
-    """Return the rows, and their labels or values if there are any."""
-    import pandas as pd
+class _Error:
+    """The error on labeled rows, or of values, gathered part by part."""
 
-    from tikas.data.tables import read_table_rows
+    def __init__(self, model: Model) -> None:
+        self._regression = model.task == "regression"
+        self._classes = [] if self._regression else model.classes_.tolist()
+        self._count, self._total = 0, 0.0
+        self._unknown: dict[object, int] = {}
 
-    columns = [str(name) for name in getattr(model, "feature_names_in_", ())]
-    rows, labels = read_table_rows(file, columns, target, ignore, model.task, getattr(model, "classes_", ()))
-    if columns:
-        return pd.DataFrame(rows, columns=columns), labels
-    return rows.reshape(len(rows), -1) if len(model.input_shape_) == 1 else rows, labels
+    def add(self, predicted: NDArray[Any], labels: NDArray[Any] | None) -> None:
+        """Add rows and their labels, None or NaN where unlabeled."""
+        if labels is None:
+            return
+        import numpy as np
 
+        from tikas.data.labels import is_unlabeled
 
-def _print_error_rate(model: LadderClassifier | LadderRegressor, predicted: NDArray[Any], labels: NDArray[Any]) -> None:
-    """Print the error on labeled rows, or R² for a regression, to standard error."""
-    import numpy as np
+        known = ~np.isnan(labels) if self._regression else ~is_unlabeled(labels)
+        predicted, labels = predicted[known], labels[known]
+        self._count += len(labels)
+        if self._regression:
+            self._total += float(((predicted - labels) ** 2).sum())
+            return
+        self._total += sum(not _is_same(*pair) for pair in zip(predicted.tolist(), labels.tolist(), strict=True))
+        for label in labels.tolist():
+            if label in self._unknown or not any(_is_same(name, label) for name in self._classes):
+                self._unknown[label] = self._unknown.get(label, 0) + 1
 
-    from tikas.data.labels import is_unlabeled
-
-    regression = model.task == "regression"
-    known = ~np.isnan(labels) if regression else ~is_unlabeled(labels)
-    if not known.any():
-        return
-    predicted, labels = predicted[known], labels[known]
-    if regression:
-        error = ((predicted - labels) ** 2).mean() ** 0.5
-        print(f"RMSE on the {len(labels)} rows with a target: {error:.4g}", file=sys.stderr)
-        return
-    wrong = [not _is_same(*pair) for pair in zip(predicted.tolist(), labels.tolist(), strict=True)]
-    print(f"error on the {len(labels)} labeled rows: {100 * np.mean(wrong):.2f} %", file=sys.stderr)
-    classes = model.classes_.tolist()
-    unknown = [label for label in dict.fromkeys(labels.tolist()) if not any(_is_same(name, label) for name in classes)]
-    if unknown:
-        print_error(f"warning: the model has no class {unknown[0]!r}; such rows count as errors.")
+    def print(self) -> None:
+        """Print the error to standard error, if there were labels."""
+        if not self._count:
+            return
+        if self._regression:
+            error = (self._total / self._count) ** 0.5
+            print(f"RMSE on the {self._count} rows with a target: {error:.4g}", file=sys.stderr)
+            return
+        print(f"error on the {self._count} labeled rows: {100 * self._total / self._count:.2f} %", file=sys.stderr)
+        if self._unknown:
+            found = ", ".join(f"{label!r} ({count} rows)" for label, count in list(self._unknown.items())[:10])
+            print_error(f"warning: the model has no class {found}; such rows count as errors.")
 
 
 def _is_same(one: object, other: object) -> bool:

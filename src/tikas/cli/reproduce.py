@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tikas.cli.options import FAILURE, INTERRUPTED, DataDir, Device, Quiet, check_output, print_error
+from tikas.cli.options import FAILURE, INTERRUPTED, DataDir, Device, Quiet, Report, check_output, print_error
 
 if TYPE_CHECKING:
     from tikas.paper.experiments import Experiment
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 
 def reproduce(
+    context: typer.Context,
     names: Annotated[
         list[str] | None,
         typer.Argument(
@@ -45,6 +46,7 @@ def reproduce(
         Path | None,
         typer.Option("--output", "-o", metavar="FILE", help="File for new records. Default: paper.jsonl in --results."),
     ] = None,
+    report: Report = None,
     data_dir: DataDir = None,
     device: Device = None,
     quiet: Quiet = False,
@@ -52,13 +54,14 @@ def reproduce(
     """Train what the paper's tables still lack.
 
     Every seed that has no record in --results is trained; its record is written when its ensemble is finished. After an
-    interruption, the same command resumes from the last snapshot.
+    interruption, the same command resumes from the last snapshot. Processes of torchrun share the seeds.
 
     \b
     tikas reproduce --list
     tikas reproduce table1/full/100
     tikas reproduce all --seeds 2 --epochs 3
     tikas reproduce --render
+    tikas reproduce table1 --report table1.html
     """
     if not (names or list_only or render):
         raise typer.BadParameter("Name an experiment, or all; --list shows all names.", param_hint="NAMES")
@@ -70,19 +73,29 @@ def reproduce(
         experiments = [replace(each, recipe=replace(each.recipe, epochs=epochs)) for each in experiments]
     output = output or results / ("paper.jsonl" if epochs is None else "smoke.jsonl")
     records = Records.read(results, output)
+    if report is not None:
+        check_output(report, inputs=[output], option="--report")
     exit_code = 0
     if list_only:
         for experiment in experiments:
             print(_line(experiment, records, seeds))
     elif names:
         from tikas.paper.reproduce import reproduce as measure
+        from tikas.training.distributed import join
         from tikas.training.environment import pick_device
 
         check_output(output)
-        pick_device(device)  # otherwise each experiment would fail by itself
         limits: dict[str, Any] = {"seeds": seeds, "first_seed": first_seed, "max_members": max_members}
-        outcome = measure(experiments, records, output, **limits, data_dir=data_dir, device=device, quiet=quiet)
+        with join(pick_device(device)) as world:  # a device that is missing would stop each experiment by itself
+            outcome = measure(experiments, records, output, **limits, data_dir=data_dir, device=device, quiet=quiet)
+        if not world.is_first:
+            raise typer.Exit(INTERRUPTED if outcome.interrupted else 0)
         exit_code = _report(outcome, output)
+    if report is not None:
+        from tikas.paper.report import reproduction_page
+        from tikas.report.page import write
+
+        print(f"report written to {write(report, reproduction_page(experiments, records, str(context.obj)))}")
     if render:
         from tikas.paper.render import render as render_tables
 

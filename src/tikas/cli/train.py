@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import glob
+import re
+import sys
 import time
+import unicodedata
 import warnings
 from collections.abc import Mapping, Sequence
 from copy import copy
@@ -20,6 +23,7 @@ from tikas.cli.options import (
     DataDir,
     Device,
     Quiet,
+    Report,
     check_output,
     check_table_options,
     print_error,
@@ -36,7 +40,10 @@ if TYPE_CHECKING:
     from tikas.data.datasets import Dataset
     from tikas.data.sources import AnyRows
     from tikas.data.splits import Split
+    from tikas.data.tables import Table, UnclearLabelsError
     from tikas.estimators import LadderClassifier, LadderRegressor
+    from tikas.estimators.comparison import Comparison
+    from tikas.training.summary import MeasuredError
 
 LADDER, BASELINE = "ladder", "same network, no denoising costs"
 
@@ -51,7 +58,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "mnist": {"labels": "100", **_settings_of(FULL)},
     "fashion-mnist": {"labels": "100", **_settings_of(FULL)},
     "cifar10": {"labels": "4000", **_settings_of(LARGE_GAMMA)},
-    "table": {"labels": "all", "preprocess": "standardize"},
+    "table": {"labels": "all"},
     "tables": {"labels": "all", "preprocess": "standardize"},
     "folder": {"labels": "all"},
 }
@@ -62,11 +69,12 @@ class ErrorColumn(NamedTuple):
     """An error column of the printed table: its title, and the rows on which each member is measured."""
 
     title: str
-    rows: Dataset
+    rows: Dataset | Table
     chosen: Sequence[NDArray[Any] | slice]
 
 
 def train(
+    context: typer.Context,
     data: Annotated[
         str,
         typer.Option(
@@ -80,6 +88,21 @@ def train(
     ignore: Annotated[
         list[str] | None, typer.Option(metavar="COLUMN...", help="Columns of a table to leave out, such as row ids.")
     ] = None,
+    categorical: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COLUMN...", help="Columns of a table that hold categories, whatever they look like."),
+    ] = None,
+    numeric: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COLUMN...", help="Columns of a table that hold numbers, whatever they look like."),
+    ] = None,
+    unlabeled: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="VALUE...",
+            help="Cells of the target, beside empty ones, that mean no label, such as unknown; '' for none.",
+        ),
+    ] = None,
     labels: Annotated[
         str | None, typer.Option(metavar="N|all", help="Number of labels to use, balanced over the classes.")
     ] = None,
@@ -87,7 +110,14 @@ def train(
         int, typer.Option(metavar="N", min=0, help="Number of labeled rows to hold out and measure the error on.")
     ] = 0,
     task: Annotated[Task, typer.Option(help="Learn classes, or a column of numbers.")] = "classification",
-    preprocess: Annotated[Preprocess | None, typer.Option(help="Standardize columns, or whiten images.")] = None,
+    preprocess: Annotated[
+        Preprocess | None,
+        typer.Option(help="Encode columns of a table, scale pixels, standardize columns, or whiten images."),
+    ] = None,
+    recipe: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Settings that `tikas tune` found; other options override them."),
+    ] = None,
     network: Annotated[
         list[str] | None,
         typer.Option(
@@ -126,6 +156,16 @@ def train(
     precision: Annotated[
         Precision | None, typer.Option(help="fast: bf16 or TF32 products where they are faster; exact: float32.")
     ] = None,
+    early_stopping: Annotated[
+        bool,
+        typer.Option("--early-stopping", help="Stop when the error on the --validation rows stays; keep the best."),
+    ] = False,
+    n_iter_no_change: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Epochs without change that stop with --early-stopping.")
+    ] = None,
+    tol: Annotated[
+        float | None, typer.Option(metavar="X", min=0, help="Decrease of the error that counts as a change.")
+    ] = None,
     seed: Annotated[
         int, typer.Option(metavar="N", min=0, help="Determines labels, initial weights, order and noise.")
     ] = 0,
@@ -137,7 +177,14 @@ def train(
         Path | None,
         typer.Option("--output", "-o", metavar="FILE", help="Model file. Default: models/NAME.safetensors."),
     ] = None,
+    report: Report = None,
     baseline: Annotated[bool, typer.Option(help="Also train the same network without denoising costs.")] = True,
+    folds: Annotated[
+        int,
+        typer.Option(
+            metavar="N", min=0, help="Parts of the labels for a cross-validation, if there are no test rows; 0: none."
+        ),
+    ] = 5,
     checkpoint_every: Annotated[
         float, typer.Option(metavar="SECONDS", min=0, help="Time between two snapshots; 0: after every epoch.")
     ] = 60.0,
@@ -149,11 +196,12 @@ def train(
 ) -> None:
     """Train a ladder network and save it.
 
-    Prints its error on test rows, or on known labels that --labels or --validation left out, beside that of the same
-    network without denoising costs. `tikas predict` reads the saved file.
+    Prints what was read from a table, and then the error: on test rows, or on known labels that --labels or
+    --validation left out, or else by cross-validation over the labels; beside that of the same network without
+    denoising costs. `tikas predict` reads the saved file.
 
     If the training is stopped, the same command continues from the snapshots in the folder OUTPUT.unfinished, and the
-    result is the same.
+    result is the same. Processes of torchrun share the rows, or with --members the members, and learn the same as one.
 
     \b
     Defaults           labels  network                    noise  epochs
@@ -163,15 +211,18 @@ def train(
     cifar10, whitened  4000    conv_large                 0.3    70
     your own data      all     256 128                    0.2    derived from the rows
 
-    Columns of a table are standardized. Costs are derived from the network and the scale of the rows.
+    Columns of a table are encoded by what they hold: numbers standardized and gaps filled, categories one-hot, dates
+    as parts; identifiers, constants and free text are left out. Costs are derived from the network and the rows.
 
     \b
     tikas train
     tikas train --data mnist --labels 100 --epochs 10
     tikas train --data my.csv --target kind
     tikas train --data my.csv --target price --task regression --ignore id name
+    tikas train --data my.csv --target kind --recipe recipes/my.json
     tikas train --data my-parquet-files --target kind
     tikas train --data my-photos --network "conv 32 5 full" "max 2" "conv 64 3" global top
+    tikas train --data my.csv --target kind --report my.html
     """
     given: dict[str, Any] = {
         "labels": labels,
@@ -188,44 +239,79 @@ def train(
         "labeled_batch_size": labeled_batch_size,
         "calibration": calibration,
         "precision": precision,
+        "early_stopping": early_stopping or None,
+        "n_iter_no_change": n_iter_no_change,
+        "tol": tol,
     }
+    from tikas.data.sources import RowSource
+    from tikas.report.evaluation import evaluate, rows_of_training
     from tikas.training.checkpoint import UNFINISHED, Checkpointer
+    from tikas.training.distributed import join
+    from tikas.training.environment import pick_device
 
-    train_rows, test_rows = _read(data, data_dir, target, ignore or [], task)
-    settings = _settings(data, {name: value for name, value in given.items() if value is not None})
+    world = context.with_resource(join(pick_device(device)))
+    of_table = {"ignore": ignore, "categorical": categorical, "numeric": numeric, "unlabeled": unlabeled}
+    train_rows, test_rows = _read(data, data_dir, target, task, of_table, shown=world.is_first)
+    found = {} if recipe is None else _read_recipe(recipe, task)
+    settings = _settings(data, found | {name: value for name, value in given.items() if value is not None})
+    settings |= _columns_settings(train_rows, settings.get("preprocess"))
     labels = str(settings.pop("labels"))
-    output = output or _free_path(Path("models", f"{Path(data).resolve().stem}.safetensors"))
+    output = output or _free_path(Path("models", f"{_file_name(Path(data).resolve().stem)}.safetensors"))
+    output = Path(world.first(str(output)))
+    if report is not None:
+        check_output(report, inputs=[Path(data)], option="--report")
     check_output(output, inputs=[Path(data)])
 
     splits = _splits(train_rows, _parse_labels(labels), validation, range(seed, seed + members))
     columns = _columns(train_rows, test_rows, splits)
     settings |= {"n_members": members, "random_state": seed, "device": device, "verbose": not quiet}
-    checkpointers = {
-        name: Checkpointer(
+
+    def checkpointer(file: str, count: int) -> Checkpointer:
+        return Checkpointer(
             output.with_suffix(UNFINISHED),
             seconds=checkpoint_every,
-            names=[f"{file}-{member}" for member in range(members)],
-            variant=f"members: {members}",
+            names=[f"{file}-{member}" for member in range(count)],
+            variant=f"members: {count}",
             save_last=True,  # the ladder's until the baseline is trained
             restart_hint="give --restart",
         )
-        for name, file in ((LADDER, "ladder"), (BASELINE, "baseline"))
+
+    checkpointers = {LADDER: checkpointer("ladder", members), BASELINE: checkpointer("baseline", members)}
+    of_folds = {
+        LADDER: checkpointer("ladder-fold", folds * members),
+        BASELINE: checkpointer("baseline-fold", folds * members),
     }
-    if restart:
+    if not world.is_first:
+        pass
+    elif restart:
         checkpointers[LADDER].clear()
     elif _has_snapshots(output):
         print(f"continuing from {checkpointers[LADDER].folder}; --restart begins again")
     ladder = _estimator(train_rows, {**settings, "checkpoint": checkpointers[LADDER]})
     estimators = {LADDER: ladder}
-    if baseline and columns and (costs is None or any(costs)):
-        without = {**settings, "costs": 0.0, "checkpoint": checkpointers[BASELINE]}
-        estimators[BASELINE] = _estimator(train_rows, without)
+    to_compare = {LADDER: _estimator(train_rows, {**settings, "checkpoint": of_folds[LADDER]})}
+    if baseline and any(settings.get("costs", (1,))):
+        without = {**settings, "costs": 0.0}
+        to_compare[BASELINE] = _estimator(train_rows, {**without, "checkpoint": of_folds[BASELINE]})
+        if columns:
+            estimators[BASELINE] = _estimator(train_rows, {**without, "checkpoint": checkpointers[BASELINE]})
 
-    # Interruptions are reported below.
-    warnings.filterwarnings("ignore", message="Training was interrupted")
+    # Interruptions are reported below, and the summary of a table tells of its cells.
+    warnings.filterwarnings("ignore", message="Training was interrupted|Cells that count as gaps")
     X, y = _features(train_rows), _labels(train_rows)
-    exit_code = 0
+    report_rows = rows_of_training(train_rows, test_rows, splits, early_stopping=early_stopping)
+    of_command: dict[str, Any] = {
+        "command": str(context.obj),
+        "data": data,
+        "digest": _digest(data),
+        "target": target or "",
+        "labels": _parse_labels(labels) or 0,
+        "read": str(getattr(train_rows, "summary", "")),
+    }
+    exit_code, problem = 0, ""
     lines: list[list[str]] = []
+    compared: dict[str, MeasuredError] = {}
+    comparison: Comparison | None = None
     try:
         for name, estimator in estimators.items():
             started = time.perf_counter()
@@ -233,22 +319,38 @@ def train(
             seconds = f"{time.perf_counter() - started:.1f}"
             if checkpointers[name].resumed_after:
                 seconds = "resumed"
-            if estimator is ladder:
+            error = evaluate(estimator, report_rows).error if world.is_first else None
+            if estimator is ladder and world.is_first:
+                ladder.training_ = replace(ladder.training_, **of_command, error=error)
                 path = output.with_stem(f"{output.stem}-interrupted") if ladder.interrupted_ else output
                 print(f"model saved to {ladder.save(path)}")
-            errors = [_mean_and_deviation(_errors(estimator, column, seed), task) for column in columns]
-            lines.append([name, *errors, seconds])
+            if world.is_first:
+                errors = [_mean_and_deviation(_errors(estimator, column, seed), task) for column in columns]
+                lines.append([name, *errors, seconds])
+            if estimator is not ladder and error is not None:
+                compared[name] = error
             if estimator.interrupted_:
                 raise KeyboardInterrupt
+        if not columns and folds and not isinstance(X, RowSource):  # which would be read once more for each part
+            name = "cross-validation"
+            comparison = _cross_validate(to_compare, X, y, folds, seed)
+            if comparison is not None and world.is_first:
+                ladder.training_ = replace(ladder.training_, error=_measured(comparison, 0))
+                ladder.save(path)
+                compared = {name: _measured(comparison, place) for place, name in enumerate(to_compare) if place}
     except KeyboardInterrupt:
         exit_code = INTERRUPTED
-        print_error(f"{name}: interrupted. The same command continues, and with --restart it begins again.")
+        problem = "interrupted. The same command continues, and with --restart it begins again."
     except ArithmeticError as error:
-        exit_code = FAILURE
-        print_error(f"{name}: {error}")
+        exit_code, problem = FAILURE, str(error)
+    if not world.is_first:
+        raise typer.Exit(exit_code)
+    if exit_code:
+        print_error(f"{name}: {problem}")
     if exit_code != INTERRUPTED:
-        for checkpointer in checkpointers.values():
-            checkpointer.delete(range(members))
+        for finished, count in ((checkpointers, members), (of_folds, folds * members)):
+            for each in finished.values():
+                each.delete(range(count))
         for partial in output.parent.glob(f".{glob.escape(output.name)}.*.partial"):
             partial.unlink()  # a model that a killed process was writing
 
@@ -257,31 +359,99 @@ def train(
         counts = f"{len(train_rows)} rows, {len(splits[0].labeled)} labeled"
         if train_rows.classes is not None:
             counts += f", {len(train_rows.classes)} classes"
-        _print_table(f"{data}: {counts}; {hidden}, {ladder.n_iter_} epochs", columns, lines)
-    if not columns:
+        titles = [column.title for column in columns]
+        if comparison is not None:
+            titles, lines = _comparison_table(comparison)
+            counts += f", {comparison.folds} folds of {comparison.n_labels} labels"
+        _print_table(f"{data}: {counts}; {hidden}, {ladder.n_iter_} epochs", titles, lines)
+    if report is not None and lines and exit_code != INTERRUPTED:
+        from tikas.report.model import model_page
+        from tikas.report.page import write
+
+        print(f"report written to {write(report, model_page(ladder, output.stem, report_rows, compared=compared))}")
+    if comparison is not None:
+        print(comparison.verdict, end="\n" * bool(comparison.verdict))
+    elif not columns and exit_code != INTERRUPTED:
         print("No error is reported: there are no test rows. Hold out labeled rows with --validation N.")
     raise typer.Exit(exit_code)
 
 
 def _read(
-    data: str, data_dir: Path | None, target: str | None, ignore: list[str], task: Task
-) -> tuple[Dataset, Dataset]:
-    """Return the training rows and the test rows; a table and some folders have no test rows."""
+    data: str,
+    data_dir: Path | None,
+    target: str | None,
+    task: Task,
+    options: Mapping[str, list[str] | None],
+    *,
+    shown: bool = True,
+) -> tuple[Dataset | Table, Dataset | Table]:
+    """Return the training rows and the test rows; a table and some folders have no test rows.
+
+    What was read from a table is printed if `shown`.
+    """
     from tikas.data.datasets import kind_of, load_dataset
     from tikas.data.images import read_folder
-    from tikas.data.tables import read_table
 
     kind = kind_of(data)
     if kind == "table":
-        rows = read_table(data, target, ignore, task=task)
+        rows = _read_table(data, target, task, options, shown=shown)
         return rows, _select(rows, slice(0))
     if kind == "tables":
         from tikas.data.parquet import read_parquet_folder
 
-        rows = read_parquet_folder(data, target, ignore, task)
+        check_table_options(data, categorical=options["categorical"], numeric=options["numeric"])
+        rows = read_parquet_folder(data, target, options["ignore"] or [], task)
         return rows, _select(rows, slice(0))
-    check_table_options(data, target=target, ignore=ignore, task=task == "regression")
+    check_table_options(data, target=target, task=task == "regression", **options)
     return read_folder(data) if kind == "folder" else load_dataset(data, data_dir)
+
+
+def _digest(data: str) -> str:
+    """Return a digest of the file or folder; empty for a data set, whose name says enough, and for data too large."""
+    from tikas.data.datasets import content_digest, kind_of
+
+    return "" if kind_of(data) in ("data set", "tables") else content_digest(data)
+
+
+def _read_table(
+    data: str, target: str | None, task: Task, options: Mapping[str, list[str] | None], *, shown: bool
+) -> Dataset | Table:
+    """Read a table and print what is in it; ask what unclear labels mean if somebody is there to answer."""
+    from tikas.data.tables import Table, UnclearLabelsError, read_table
+
+    given = {name: value or [] for name, value in options.items() if name != "unlabeled"}
+    try:
+        rows = read_table(data, target, **given, unlabeled=options["unlabeled"], task=task)
+    except UnclearLabelsError as error:
+        if not (sys.stdin.isatty() and sys.stderr.isatty()):
+            raise
+        rows = read_table(data, target, **given, unlabeled=_ask(error), task=task)
+    if isinstance(rows, Table) and shown:
+        print(rows.summary, end="\n\n", flush=True)
+    return rows
+
+
+def _ask(error: UnclearLabelsError) -> list[str]:
+    """Return which of the unclear labels mark unlabeled rows."""
+    return [
+        value
+        for value, count in error.counts.items()
+        if typer.confirm(f"{count} rows have the target {value!r}. Have these no label?", default=True, err=True)
+    ]
+
+
+def _columns_settings(rows: Dataset | Table, preprocess: str | None) -> dict[str, Any]:
+    """Return the settings of an estimator that follow from a table: what its columns hold."""
+    kinds = getattr(rows, "kinds", None)
+    if kinds is None or preprocess not in (None, "auto", "columns"):
+        return {}
+    return {"preprocess": "columns", "columns": kinds}
+
+
+def _file_name(text: str) -> str:
+    """Return a name that can be typed without quotes: lower-case letters, digits, dots and hyphens."""
+    plain = unicodedata.normalize("NFKD", text.casefold()).encode("ascii", "ignore").decode()
+    return re.sub(r"[^a-z0-9._]+", "-", plain).strip("-._") or "model"
 
 
 def _settings(data: str, given: dict[str, Any]) -> dict[str, Any]:
@@ -291,6 +461,19 @@ def _settings(data: str, given: dict[str, Any]) -> dict[str, Any]:
     settings = PRESETS[data if data in PRESETS else kind_of(data)] | given
     if "activation" not in given and settings.get("network", ())[:1] in [(name,) for name in MODULES]:
         settings.pop("activation", None)  # a module has its own activations
+    return settings
+
+
+def _read_recipe(path: Path, task: Task) -> dict[str, Any]:
+    """Return the settings of a recipe file."""
+    if not path.is_file():
+        raise FileNotFoundError(f"--recipe {path}: there is no such file. `tikas tune` writes recipe files.")
+    try:
+        settings = dict(vars(Recipe.from_json(path.read_text())))
+    except (TypeError, ValueError) as error:  # not JSON, another file, or a wrong value
+        raise ValueError(f"--recipe {path} is not a recipe file of `tikas tune` ({error}).") from error
+    if settings.pop("task") != task:
+        raise ValueError(f"--recipe {path} is for another --task than {task}.")
     return settings
 
 
@@ -324,7 +507,7 @@ def _has_snapshots(output: Path) -> bool:
     return any(output.with_suffix(UNFINISHED).glob("*.safetensors"))
 
 
-def _splits(rows: Dataset, n_labels: int | None, validation: int, seeds: range) -> list[Split]:
+def _splits(rows: Dataset | Table, n_labels: int | None, validation: int, seeds: range) -> list[Split]:
     """Return the split of each seed."""
     from tikas.data.splits import split
 
@@ -332,12 +515,12 @@ def _splits(rows: Dataset, n_labels: int | None, validation: int, seeds: range) 
     return [split(_codes(rows), n_labels, validation=validation, seed=seed, classes=classes) for seed in seeds]
 
 
-def _codes(rows: Dataset) -> NDArray[Any]:
+def _codes(rows: Dataset | Table) -> NDArray[Any]:
     """Return class codes, -1 where unlabeled; rows with a value count as one class."""
     return rows.targets if rows.classes is not None else rows.labeled.astype("int64") - 1
 
 
-def _columns(train_rows: Dataset, test_rows: Dataset, splits: list[Split]) -> list[ErrorColumn]:
+def _columns(train_rows: Dataset | Table, test_rows: Dataset | Table, splits: list[Split]) -> list[ErrorColumn]:
     """Return the error columns: of test rows or else of hidden labels, and of rows held out for validation."""
     error = "RMSE" if train_rows.classes is None else "error"
     hidden = [split.hidden(_codes(train_rows)) for split in splits]
@@ -351,7 +534,7 @@ def _columns(train_rows: Dataset, test_rows: Dataset, splits: list[Split]) -> li
     return columns
 
 
-def _estimator(rows: Dataset, settings: Mapping[str, Any]) -> LadderClassifier | LadderRegressor:
+def _estimator(rows: Dataset | Table, settings: Mapping[str, Any]) -> LadderClassifier | LadderRegressor:
     from tikas.estimators import LadderClassifier, LadderRegressor
 
     if rows.classes is None:
@@ -359,18 +542,41 @@ def _estimator(rows: Dataset, settings: Mapping[str, Any]) -> LadderClassifier |
     return LadderClassifier(**settings, classes=rows.classes)
 
 
-def _features(rows: Dataset) -> AnyRows | pd.DataFrame:
-    """Return the rows for an estimator: a data frame if the columns have names; rows of a source know them."""
-    import pandas as pd
+def _cross_validate(
+    estimators: Mapping[str, LadderClassifier | LadderRegressor], X: Any, y: Any, folds: int, seed: int
+) -> Comparison | None:
+    from tikas.estimators.comparison import cross_validate
 
-    from tikas.data.sources import RowSource
-
-    if isinstance(rows.rows, RowSource):
-        return rows.rows
-    return pd.DataFrame(rows.rows, columns=list(rows.feature_names)) if rows.feature_names else rows.rows
+    return cross_validate(estimators, X, y, folds=folds, seed=seed)
 
 
-def _labels(rows: Dataset) -> NDArray[Any]:
+def _measured(comparison: Comparison, method: int) -> MeasuredError:
+    """Return the error of one of the compared methods, for the model file and the report."""
+    from tikas.training.summary import MeasuredError
+
+    line = comparison.table.iloc[method]
+    percent = comparison.task == "classification"
+    source = f"labels, by {comparison.folds}-fold cross-validation"
+    return MeasuredError(source, comparison.n_labels, line["error"], line["low"], line["high"], percent)
+
+
+def _comparison_table(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
+    """Return the titles and lines of the printed table."""
+    regression = comparison.task == "regression"
+    form, unit = (".4g", "") if regression else (".1f", " %")
+    lines = [
+        [name, f"{error:{form}}{unit}", f"{low:{form}} to {high:{form}}{unit}", f"{seconds:.1f}"]
+        for name, error, low, high, seconds in comparison.table.itertuples(index=False)
+    ]
+    return [f"cross-validated {'RMSE' if regression else 'error'}", "95 % interval"], lines
+
+
+def _features(rows: Dataset | Table) -> AnyRows | pd.DataFrame:
+    """Return the rows for an estimator: a data frame of a table."""
+    return rows.rows
+
+
+def _labels(rows: Dataset | Table) -> NDArray[Any]:
     """Return the targets for an estimator: class names, None where unlabeled; or values."""
     if rows.classes is None:
         return rows.targets
@@ -379,15 +585,16 @@ def _labels(rows: Dataset) -> NDArray[Any]:
     return labels
 
 
-def _select(rows: Dataset, chosen: NDArray[Any] | slice) -> Dataset:
+def _select(rows: Dataset | Table, chosen: NDArray[Any] | slice) -> Dataset | Table:
     """Return some rows; those of a source are not read."""
     from tikas.data.sources import RowSource, RowView
 
-    source, targets = rows.rows, rows.targets[chosen]
-    if isinstance(source, RowSource) and len(targets):
-        selected = None if isinstance(chosen, slice) else chosen
-        return replace(rows, rows=RowView(source, rows=selected), targets=targets)
-    return replace(rows, rows=source[chosen], targets=targets)
+    given, targets = rows.rows, rows.targets[chosen]
+    if isinstance(given, RowSource) and len(targets):
+        selected: Any = RowView(given, rows=None if isinstance(chosen, slice) else chosen)
+    else:
+        selected = given.iloc[chosen] if hasattr(given, "iloc") else given[chosen]
+    return replace(rows, rows=selected, targets=targets)
 
 
 def _errors(estimator: LadderClassifier | LadderRegressor, column: ErrorColumn, first_seed: int) -> list[float]:
@@ -412,14 +619,14 @@ def _mean_and_deviation(errors: list[float], task: Task) -> str:
     return f"{mean(errors):{form}}{deviation}{unit}"
 
 
-def _print_table(title: str, columns: list[ErrorColumn], lines: list[list[str]]) -> None:
+def _print_table(title: str, titles: Sequence[str], lines: list[list[str]]) -> None:
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
     table = Table(title=escape(title), min_width=min(len(title), 80))
     table.add_column("")
-    for name in (*(column.title for column in columns), "seconds"):
+    for name in (*titles, "seconds"):
         table.add_column(name, justify="right")
     for line in lines:
         table.add_row(*line)

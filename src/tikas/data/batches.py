@@ -67,6 +67,9 @@ class Batches:
         Largest number of updates whose noise is drawn at once. The largest divisor of `updates` up to this is used.
     denoising : bool, default=True
         Whether any denoising cost is used. If not, batches contain no unlabeled rows.
+    share : tuple of int, default=(0, 1)
+        Number of this process, and of the processes that share the rows of each batch (of a single member). All draw
+        the same orders and noise, and each takes its rows of them.
 
     Attributes
     ----------
@@ -93,7 +96,9 @@ class Batches:
         *,
         block: int = 1,
         denoising: bool = True,
+        share: tuple[int, int] = (0, 1),
     ) -> None:
+        self.share = share
         self.rows, self.targets, self.weights = rows, targets, weights
         self.device = device = rows.device
         self._splits, self._seeds, self._shapes = splits, seeds, shapes
@@ -174,11 +179,17 @@ class Batches:
         """Return the batch of these row indices ``(*members, rows)``, with the noise at `position` of the block."""
         count = self.denoised_batch_size + self.labeled_batch_size
         levels = torch.split(self.noise.select(-2, position), self._sizes, -1)
+        noise = [_level_noise(level, count, shape) for level, shape in zip(levels, self._shapes, strict=True)]
+        unlabeled = unlabeled[..., : self.denoised_batch_size]
+        if self.share[1] > 1:
+            sizes = self.labeled_batch_size, self.denoised_batch_size
+            noise = [torch.cat([part_of(rows, self.share) for rows in level.split(sizes)]) for level in noise]
+            unlabeled, labeled = part_of(unlabeled, self.share), part_of(labeled, self.share)
         return Batch(
-            self.rows[unlabeled[..., : self.denoised_batch_size]],
+            self.rows[unlabeled],
             self.rows[labeled],
             self.targets[labeled],
-            [_level_noise(level, count, shape) for level, shape in zip(levels, self._shapes, strict=True)],
+            noise,
             None if self.weights is None else self.weights[labeled],
         )
 
@@ -219,6 +230,13 @@ class Batches:
         return torch.stack([generator.get_state() for generator in self._order])
 
 
+def part_of(rows: Tensor, share: tuple[int, int], dim: int = 0) -> Tensor:
+    """Return the part of some rows that a process takes: consecutive ones, and of each number about equally many."""
+    rank, processes = share
+    first, end = (rows.shape[dim] * number // processes for number in (rank, rank + 1))
+    return rows.narrow(dim, first, end - first)
+
+
 class StreamedBatches(Batches):
     """Batches of rows that are read while the members train, so that they need not fit into memory.
 
@@ -235,8 +253,8 @@ class StreamedBatches(Batches):
     source : RowSource
     targets, weights : Tensor
         Those of all rows, in memory.
-    splits, seeds, shapes, batch_size, labeled_batch_size, block, denoising
-        As for `Batches`.
+    splits, seeds, shapes, batch_size, labeled_batch_size, block, denoising, share
+        As for `Batches`. Processes that share batches all read all rows.
     device : torch.device
         Where to train.
 
@@ -260,6 +278,7 @@ class StreamedBatches(Batches):
         device: torch.device,
         block: int = 1,
         denoising: bool = True,
+        share: tuple[int, int] = (0, 1),
     ) -> None:
         self._source, self._all_targets, self._all_weights = source, targets.cpu(), weights
         fully_labeled = splits[0].fully_labeled
@@ -288,6 +307,7 @@ class StreamedBatches(Batches):
             labeled_batch_size,
             block=block,
             denoising=denoising,
+            share=share,
         )
         cpu = torch.device("cpu")
         self._set_splits(len(source), cpu)  # rows are read by their numbers

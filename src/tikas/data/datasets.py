@@ -13,6 +13,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
+from hashlib import blake2b, file_digest
 from math import prod
 from pathlib import Path, PurePosixPath
 from statistics import mean
@@ -109,6 +110,18 @@ def kind_of(data: str) -> Literal["data set", "table", "tables", "folder"]:
     if not path.is_dir():
         return "table"
     return "tables" if any(path.glob("*.parquet")) else "folder"
+
+
+def content_digest(path: str | os.PathLike[str]) -> str:
+    """Return a digest of a file, or of all files in a folder with their names: equal if the content is."""
+    root = Path(path).expanduser()
+    files = [root] if root.is_file() else sorted(file for file in root.rglob("*") if file.is_file())
+    total = blake2b(digest_size=16)
+    for file in files:
+        with file.open("rb") as opened:
+            content = file_digest(opened, blake2b).hexdigest()
+        total.update(f"{file.relative_to(root)} {content}\n".encode())
+    return total.hexdigest()
 
 
 def _similar_names(path: Path) -> list[str]:

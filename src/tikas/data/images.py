@@ -58,7 +58,7 @@ def warn_channels_last(images: AnyRows, takes_maps: bool, preprocess: str, stack
 
     No warning for a dense network without preprocessing, where the order of the values does not matter.
     """
-    if images.ndim != 4 or (preprocess == "none" and not takes_maps):
+    if images.ndim != 4 or (preprocess in ("auto", "none", "pixels") and not takes_maps):
         return
     n, *sides, last = images.shape
     if last in (1, 3, 4) and last < min(sides):

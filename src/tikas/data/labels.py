@@ -15,6 +15,8 @@ from sklearn.utils.validation import check_non_negative, column_or_1d
 Array = NDArray[Any]
 
 NO_LABEL = -1
+MIN_SHARE_OF_MARKS = 0.2
+"""Share of targets of a regression that are -1 from which `warn_minus_one` takes them for marks."""
 MIN_LABELS_TO_WARN = 20
 """`encode_labels` warns about labels that look like the values of a regression if there are more than this."""
 
@@ -48,12 +50,19 @@ def one_per_row(y: ArrayLike | None, rows: int) -> Array:
     return items
 
 
+def is_missing(y: Array) -> NDArray[np.bool_]:
+    """Return which items are None, NaN or ``pd.NA``: the unlabeled rows of a regression."""
+    if y.dtype.kind == "O":
+        return np.array([_is_missing(item) for item in y], dtype=bool)
+    return np.isnan(y) if y.dtype.kind == "f" else np.zeros(len(y), dtype=bool)
+
+
 def is_unlabeled(y: Array) -> NDArray[np.bool_]:
     """Return which rows are unlabeled: -1, and in float or object arrays also NaN, None and ``pd.NA``."""
     if y.dtype.kind == "O":
         return np.array([_is_missing(item) or item == NO_LABEL for item in y], dtype=bool)
     if y.dtype.kind in "iuf":
-        return np.asarray(np.isnan(y) | (y == NO_LABEL))
+        return np.asarray(is_missing(y) | (y == NO_LABEL))
     return np.zeros(len(y), dtype=bool)
 
 
@@ -75,6 +84,19 @@ def regression_values(y: Array) -> NDArray[np.float64]:
         ) from error
     assert_all_finite(values, allow_nan=True, input_name="y")
     return values
+
+
+def warn_minus_one(values: NDArray[np.float64], *, stacklevel: int = 3) -> None:
+    """Warn if -1 seems to mark the unlabeled rows of a regression: at least every fifth, and no other is negative."""
+    marked = values == NO_LABEL
+    others = np.unique(values[~marked])
+    if marked.mean() >= MIN_SHARE_OF_MARKS and len(others) > 1 and others[0] >= 0:  # NaN is sorted to the end
+        warnings.warn(
+            f"{marked.sum()} of {len(values)} targets are -1, the only negative value. For a regressor -1 is a value: "
+            "if it marks unlabeled rows, give NaN there, np.where(y == -1, np.nan, y).",
+            UserWarning,
+            stacklevel=stacklevel,
+        )
 
 
 def mean_and_deviation(values: NDArray[np.float64]) -> tuple[float, float]:
@@ -112,9 +134,12 @@ def encode_labels(y: Array, classes: Array | None = None, *, stacklevel: int = 3
     labels = as_labels(y[~unlabeled])
     found, indices = np.unique(labels, return_inverse=True)
     if len(found) < 2:
+        hint = " If -1 is a class here, encode the labels, for example y > 0." if _has_minus_one(y) else ""
         raise ValueError(
-            f"y has one class only, {found.tolist()[0]!r}: a classifier needs labeled rows of at least two classes."
+            f"y has one class only, {found.tolist()[0]!r}: a classifier needs labeled rows of at least two classes, "
+            f"and -1, None and NaN mark unlabeled ones.{hint}"
         )
+    _check_negative(found, has_minus_one=_has_minus_one(y), stacklevel=stacklevel + 1)
     if labels.dtype.kind in "iuf" and MIN_LABELS_TO_WARN < len(labels) < 2 * len(found):
         warnings.warn(
             f"The {len(labels)} labels are {len(found)} different numbers, and each becomes a class. To "
@@ -134,6 +159,46 @@ def encode_labels(y: Array, classes: Array | None = None, *, stacklevel: int = 3
     codes = np.full(len(y), NO_LABEL, dtype=np.int64)
     codes[~unlabeled] = order[indices]
     return codes, found[np.argsort(order)]
+
+
+def _has_minus_one(y: Array) -> bool:
+    return bool((is_unlabeled(y) & ~is_missing(y)).any())
+
+
+def _check_negative(classes: Array, *, has_minus_one: bool, stacklevel: int) -> None:
+    """Warn if a class is below -1, which may be meant for unlabeled rows; beside -1, which may be a class, raise."""
+    if classes.dtype.kind not in "if" or classes[0] >= NO_LABEL:
+        return
+    lowest = classes.tolist()[0]
+    if has_minus_one:
+        raise ValueError(
+            f"y contains {lowest} and -1. Only -1 marks unlabeled rows, and {lowest} would be a class. If all numbers "
+            "are classes, encode them, for example with sklearn.preprocessing.LabelEncoder; if all negative ones mark "
+            "unlabeled rows, give np.where(y < 0, -1, y)."
+        )
+    warnings.warn(
+        f"y contains {lowest}, which is taken for a class: only -1, None and NaN mark unlabeled rows. If it marks "
+        "unlabeled rows, replace it by -1.",
+        UserWarning,
+        stacklevel=stacklevel,
+    )
+
+
+def look_continuous(y: Array) -> bool:
+    """Return whether targets are values rather than classes, as far as they tell.
+
+    They are if they are floats with fractions, floats below -1, or more than 20 different floats of which hardly any
+    occurs three times, none of them -1.
+    """
+    known = y[~is_missing(y)]
+    if known.dtype.kind == "O":
+        known = np.array(known.tolist())
+    if known.dtype.kind != "f" or not len(known):
+        return False
+    if (known % 1 != 0).any() or (known < NO_LABEL).any():
+        return True
+    different = len(np.unique(known))
+    return different > MIN_LABELS_TO_WARN and len(known) < 3 * different and not _has_minus_one(known)
 
 
 def as_labels(labels: Array) -> Array:

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from math import prod, sqrt
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
@@ -24,6 +24,8 @@ CHUNK_ROWS = 2048
 MAX_VALUES = 3 * 64 * 64
 """Largest number of values of an image to whiten: memory grows with its square, the time to fit with its cube."""
 SCALE_CHUNK_ROWS = 4096
+MIN_PIXELS = 50
+"""Columns from which values like pixels, such as 8 by 8 of them, are pixels and not counts."""
 FIT_VALUES, APPLY_VALUES = 2**22, 2**18
 """Values of which moments are computed, and which are standardized, at a time."""
 MAX_NAMED = 5
@@ -212,11 +214,31 @@ class Whitening(Transform):
         return self.matrix.shape == (self.mean.numel(), self.mean.numel())
 
 
+class PixelScaling(Standardization):
+    """z = x / s with one s for all values: 255 for bytes, else the largest value of the training rows.
+
+    Examples
+    --------
+    >>> PixelScaling.fit(torch.tensor([[0.0, 255.0], [51.0, 102.0]]))(torch.tensor([[0.0, 51.0]]))
+    tensor([[0.0000, 0.2000]])
+    """
+
+    @classmethod
+    def fit(cls, rows: Tensor | Iterable[Tensor], device: str | torch.device | None = None) -> Self:
+        """Fit on training rows ``(n, ...)``, finite, which may be given in parts."""
+        highest, shape = 0.0, torch.Size()
+        for part in [rows] if isinstance(rows, Tensor) else rows:
+            highest, shape, device = max(highest, float(part.max())), part.shape[1:], device or part.device
+        scale = torch.full(shape, pixel_scale(highest), dtype=cls.DTYPE, device=device)
+        return cls(torch.zeros_like(scale), scale)
+
+
 TRANSFORMS: dict[str, type[Standardization] | type[Whitening]] = {
-    "whiten": Whitening,
+    "pixels": PixelScaling,
     "standardize": Standardization,
+    "whiten": Whitening,
 }
-"""The transforms by the value of `preprocess`, except ``"none"``."""
+"""The transforms of arrays by the value of `preprocess`."""
 
 
 def normalize_contrast(images: Tensor) -> Tensor:
@@ -279,12 +301,7 @@ def check_scale(X: NDArray[Any], columns: Sequence[str] | None = None, *, stackl
         columns are constant at a value other than zero.
     """
     X = X.reshape(len(X), -1)
-    mean = X.mean(axis=0, dtype=np.float64)
-    squares = np.zeros(X.shape[1])
-    for part in _parts(X):  # a float64 copy of all rows might not fit into memory
-        squares += np.square(part - mean).sum(axis=0)
-    deviation = np.sqrt(squares / len(X))
-    lowest, highest = X.min(axis=0), X.max(axis=0)
+    mean, deviation, lowest, highest = _statistics(X)
     varying = highest > lowest
     if not varying.any():
         raise ValueError(
@@ -297,7 +314,7 @@ def check_scale(X: NDArray[Any], columns: Sequence[str] | None = None, *, stackl
         low, high = float(lowest.min()), float(highest.max())
         messages.append(
             f"The values range from {low:g} to {high:g}, like pixels or counts that were not scaled. Divide them by "
-            f"{255 if high > 128 else high:g}, or set preprocess='standardize'."
+            f"{pixel_scale(high):g}, or set preprocess='standardize'."
         )
     elif far.any():
         messages.append(
@@ -312,6 +329,42 @@ def check_scale(X: NDArray[Any], columns: Sequence[str] | None = None, *, stackl
         )
     for message in messages:
         warnings.warn(message, ScaleWarning, stacklevel=stacklevel)
+
+
+def choose_scaling(X: NDArray[Any], *, images: bool) -> Literal["none", "pixels", "standardize"]:
+    """Return the transform that rows need: none if `check_scale` would not warn of their scale.
+
+    Parameters
+    ----------
+    X : ndarray of shape (n, ...)
+        Finite numbers; all dimensions except the first are columns.
+    images : bool
+        Whether the columns are channels of images.
+    """
+    X = X.reshape(len(X), -1)
+    mean, deviation, lowest, highest = _statistics(X)
+    varying = highest > lowest
+    if not varying.any():
+        return "none"
+    if _looks_like_pixels(X, lowest, highest, deviation):
+        return "pixels" if images or X.shape[1] >= MIN_PIXELS else "standardize"
+    return "standardize" if _far_from_unit_size(X, mean, deviation, varying).any() else "none"
+
+
+def pixel_scale(highest: float) -> float:
+    """Return what pixels up to `highest` are divided by."""
+    return 255.0 if 128 < highest <= 255 else highest if highest > 0 else 1.0
+
+
+def _statistics(
+    X: NDArray[Any],
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[Any], NDArray[Any]]:
+    """Return mean, deviation, lowest and highest value of each column."""
+    mean = X.mean(axis=0, dtype=np.float64)
+    squares = np.zeros(X.shape[1])
+    for part in _parts(X):  # a float64 copy of all rows might not fit into memory
+        squares += np.square(part - mean).sum(axis=0)
+    return mean, np.sqrt(squares / len(X)), X.min(axis=0), X.max(axis=0)
 
 
 def _looks_like_pixels(

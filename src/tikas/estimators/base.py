@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import KW_ONLY, dataclass, fields, replace
 from functools import partial
-from math import prod
+from math import ceil, log, prod
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeGuard
+from typing import Any, ClassVar, Literal, Self, TypeGuard
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import issparse
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from sklearn.utils import Tags, assert_all_finite, check_array, check_random_state, check_scalar
+from sklearn.utils import assert_all_finite, check_array, check_random_state, check_scalar
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
+from tikas.data.arrays import like, to_numpy
+from tikas.data.columns import ColumnEncoder, as_frame, as_table, describe_left_out, needs_encoding
 from tikas.data.datasets import Dataset
 from tikas.data.images import as_columns, as_images, as_shaped, warn_channels_last
 from tikas.data.labels import check_sample_weight
@@ -37,13 +40,23 @@ from tikas.data.sources import (
     chunks,
     spread_sample,
 )
-from tikas.data.splits import Split
-from tikas.data.transforms import TRANSFORMS, NotedRange, check_scale, value_range, warn_few_rows, warn_other_scale
+from tikas.data.splits import Split, split
+from tikas.data.transforms import (
+    TRANSFORMS,
+    NotedRange,
+    check_scale,
+    choose_scaling,
+    value_range,
+    warn_few_rows,
+    warn_other_scale,
+)
+from tikas.estimators.supervised import SupervisedEstimator
 from tikas.model.gamma import gamma
 from tikas.model.ladder import Model
 from tikas.model.specs import RungSpec, channels_last_hint
-from tikas.training.callbacks import row_bar
+from tikas.training.callbacks import Callback, Progress, row_bar
 from tikas.training.checkpoint import Checkpointer, weights_digest
+from tikas.training.distributed import train_together
 from tikas.training.engines import SECOND_THREAD_FROM
 from tikas.training.environment import (
     as_tensor,
@@ -53,11 +66,21 @@ from tikas.training.environment import (
     private_random_state,
     single_thread,
 )
-from tikas.training.recipe import SMALL, Recipe, check_module_settings, default_costs, default_epochs
-from tikas.training.trainer import MAX_COPIED_BYTES, Build, TrainingDivergedError, TrainingResult
+from tikas.training.recipe import (
+    SMALL,
+    Preprocess,
+    Recipe,
+    UnusualSettingWarning,
+    check_module_settings,
+    default_costs,
+    default_epochs,
+    unusual_settings,
+)
+from tikas.training.summary import TrainingSummary, hardware, versions
+from tikas.training.trainer import MAX_COPIED_BYTES, Build, Trainer, TrainingDivergedError, TrainingResult
 
 Array = NDArray[Any]
-Prediction = Literal["outputs", "latents", "probabilities"]
+Prediction = Literal["outputs", "latents", "probabilities", "log_probabilities"]
 
 MAX_CHUNK_VALUES = 2**25
 """Largest number of values, at the largest level, in a chunk of rows to predict."""
@@ -79,7 +102,8 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
 
     network: Sequence[int | str | RungSpec] | str | nn.Module = SMALL.network
     _: KW_ONLY
-    preprocess: str = "none"
+    preprocess: str = "auto"
+    columns: Mapping[Any, str] | None = None
     activation: str = "relu"
     noise: float | Sequence[float] = SMALL.noise[0]
     costs: float | Sequence[float] | None = None
@@ -91,22 +115,40 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
     labeled_batch_size: int = SMALL.labeled_batch_size
     calibration: str = "all"
     precision: str = "fast"
+    early_stopping: bool = SMALL.early_stopping
+    validation_fraction: float = 0.1
+    n_iter_no_change: int = SMALL.n_iter_no_change
+    tol: float = SMALL.tol
     n_members: int = 1
     warm_start: bool = False
     checkpoint: str | Path | Checkpointer | None = None
     checkpoint_every: float = 60.0
+    on_interrupt: str = "keep"
     random_state: Any = None
     device: str | None = None
     verbose: bool = False
+    callbacks: Sequence[Callback] | None = None
 
-    def __sklearn_tags__(self) -> Tags:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        return tags
+    _is_clone = False
+
+    def __sklearn_clone__(self) -> Self:
+        """Return an unfitted copy that raises KeyboardInterrupt on Ctrl-C: searches and meta-estimators fit clones."""
+        copied: Self = super().__sklearn_clone__()
+        copied._is_clone = True
+        return copied
 
     @property
     def _is_module(self) -> bool:
         return isinstance(self.network, nn.Module)
+
+    def __sklearn_tags__(self) -> Any:
+        """Return scikit-learn's tags: what X may contain."""
+        tags = super().__sklearn_tags__()
+        tags.array_api_support = True
+        tags.input_tags.sparse = True
+        encodes = self.preprocess in ("auto", "columns") and not self._is_module
+        tags.input_tags.allow_nan = tags.input_tags.string = tags.input_tags.categorical = encodes
+        return tags
 
     @contextmanager
     def _fitting(self) -> Iterator[None]:
@@ -123,6 +165,8 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
 
     def _recipe(self) -> Recipe:
         """Return the parameters as a checked recipe. `_with_defaults` replaces costs and epochs that are None."""
+        if self.on_interrupt not in ("keep", "raise"):
+            raise ValueError(f"on_interrupt={self.on_interrupt!r}: expected 'keep' or 'raise'.")
         settings = {field.name: getattr(self, field.name) for field in fields(Recipe)}
         if self.epochs is None:
             settings["epochs"] = SMALL.epochs
@@ -142,17 +186,40 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
             derived["epochs"] = default_epochs(rows, recipe.batch_size, is_module=self._is_module, n_rows=n_rows)
         return replace(recipe, **derived) if derived else recipe
 
-    def _check_training_rows(self, X: ArrayLike | RowSource, recipe: Recipe) -> AnyRows:
-        """Return X as float32 ``(n, *input_shape_)`` and set `input_shape_`."""
-        rows = self._as_rows(X, reset=self._earlier_members() is None)
+    def _check_training_rows(
+        self, X: ArrayLike | RowSource, recipe: Recipe, sample_weight: ArrayLike | None
+    ) -> AnyRows:
+        """Return X as float32 ``(n, *input_shape_)``, and set `input_shape_` and `encoder_`."""
+        X = to_numpy(X)
+        reset = self._earlier_members() is None
+        if reset:
+            self.encoder_: ColumnEncoder | None = None
+            auto = self.preprocess == "auto" and not self._is_module
+            auto = auto and not isinstance(X, RowSource) and not is_large_memmap(X)
+            if self.preprocess == "columns" or (auto and (self.columns or needs_encoding(X))):
+                self._fit_encoder(X, sample_weight)
+        rows = self._as_rows(X, reset=reset)
         if not self._is_module and (rows.ndim > 2 or recipe.takes_maps):
             rows = as_images(rows)
             warn_channels_last(rows, recipe.takes_maps, recipe.preprocess, stacklevel=3)
+        if recipe.preprocess == "whiten" and rows.ndim == 2:
+            warnings.warn(
+                "preprocess='whiten' is for images: it gives every row the same mean and contrast over its columns, "
+                "whatever these are. For a table use preprocess='standardize'; give images in the shape (n, channels, "
+                "height, width).",
+                UnusualSettingWarning,
+                stacklevel=3,
+            )
         self.input_shape_ = rows.shape[1:]
         return rows
 
     def _as_rows(self, X: ArrayLike | RowSource, *, reset: bool) -> AnyRows:
         """Return X as finite float32 ``(n, ...)``, or as a source of such rows; `reset` as for `validate_data`."""
+        X = to_numpy(X)
+        if self.encoder_ is not None:
+            described = as_table(X)
+            validate_data(self, described if as_frame(X) is None else X, reset=reset, skip_check_array=True)
+            return self.encoder_(described)
         if not isinstance(X, RowSource) and not is_large_memmap(X):
             rows = self._as_floats(X, reset=reset)
             return SparseRows(rows) if issparse(rows) else rows
@@ -183,11 +250,29 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
             if hasattr(X, "select_dtypes"):
                 columns = X.select_dtypes(exclude=["number", "bool", "boolean"]).columns.tolist()
                 if columns:
-                    error.add_note(f"Columns that are not numbers or booleans: {columns}. Encode or drop them.")
+                    error.add_note(
+                        f"Columns that are not numbers or booleans: {columns}. Encode them with preprocess='columns'."
+                    )
             raise
         table = X if rows.ndim == 2 else rows.reshape(len(rows), -1)
         validate_data(self, table, reset=reset, skip_check_array=True)
         return rows
+
+    def _fit_encoder(self, X: Any, sample_weight: ArrayLike | None) -> None:
+        """Fit the encoding of a table's columns to the rows of positive weight."""
+        table = as_table(X)
+        if sample_weight is not None:
+            table = table[check_sample_weight(sample_weight, len(table)) > 0]
+        if len(table) < 2:
+            raise ValueError(f"Found {len(table)} sample(s) of positive weight; a minimum of 2 is required.")
+        self.encoder_ = ColumnEncoder.fit(table, self.columns)
+        left_out = describe_left_out(self.encoder_.columns)
+        if left_out:
+            warnings.warn(
+                f"Columns are left out: {left_out}. Say in the parameter columns what they hold, or 'ignored'.",
+                UserWarning,
+                stacklevel=4,
+            )
 
     def _select_rows(
         self, n_rows: int, sample_weight: ArrayLike | None, splits: Sequence[Split] | None
@@ -197,7 +282,7 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
             return slice(None), None
         if splits is not None:  # splits are row indices, which must not shift
             raise ValueError("sample_weight and splits cannot be combined. Give one of the two.")
-        weights = check_sample_weight(sample_weight, n_rows)
+        weights = check_sample_weight(to_numpy(sample_weight), n_rows)
         positive = np.flatnonzero(weights)
         if len(positive) < 2:
             raise ValueError(
@@ -213,30 +298,42 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         targets: Array,
         weights: Array | None,
         splits: Sequence[Split] | None,
+        seeds: Sequence[int],
+        callbacks: Sequence[Callback],
         classes: Array | None = None,
     ) -> tuple[Recipe, Build, Dataset, Sequence[Split]]:
         """Fit the preprocessing; return the complete recipe, the builder of members, the data set and the splits."""
+        if recipe.preprocess == "auto":
+            recipe = replace(recipe, preprocess=self._choose_preprocess(rows))
         if self._earlier_members() is not None:
             require_unchanged("n_members", len(self.ladders_), self.n_members)
             require_unchanged("network", self.recipe_.network, recipe.network)
             require_unchanged("preprocess", self.recipe_.preprocess, recipe.preprocess)
+        if recipe.preprocess == "whiten":
+            for callback in callbacks:
+                callback(Progress(0, 0, [], f"whitening {len(rows)} images"))
         rows = self._fit_preparation(rows, recipe)
-        count = max(MAX_COMPARED_ROWS, SAMPLE_VALUES // prod(rows.shape[1:]))
-        some = rows if isinstance(rows, np.ndarray) else rows[spread_sample(np.arange(len(rows)), count)]
+        some = _some(rows)
         # The scale is checked per column, and per channel of images. A module may take rows of any form.
-        scaled = some if self._is_module else as_columns(some.reshape(len(some), *self.input_shape_))
-        check_scale(scaled, getattr(self, "feature_names_in_", None), stacklevel=4)
+        if self.encoder_ is None:
+            scaled = some if self._is_module else as_columns(some.reshape(len(some), *self.input_shape_))
+            check_scale(scaled, self._value_names(), stacklevel=4)
         dataset = Dataset(rows, targets, classes=classes)
         labeled = dataset.labeled
-        if splits is None:
+        if splits is None and recipe.early_stopping:
+            splits = self._hold_out(dataset, seeds)
+        elif splits is None:
             splits = [Split(np.flatnonzero(labeled), np.arange(len(rows)), np.empty(0, np.int64))] * self.n_members
         elif not all(labeled[split.labeled].all() and labeled[split.validation].all() for split in splits):
             raise ValueError("splits contain labeled or validation rows that have no label in y. Leave these rows out.")
         trained = splits[0].unlabeled
         warn_few_rows(len(trained), recipe.batch_size, stacklevel=3)
         if isinstance(rows, np.ndarray) and len(trained) < len(rows):
-            some = rows[spread_sample(trained, count) if rows.nbytes > MAX_COPIED_BYTES else trained]
+            some = rows[spread_sample(trained, _sample_size(rows)) if rows.nbytes > MAX_COPIED_BYTES else trained]
         recipe = self._with_defaults(recipe, some, len(trained))
+        few = some[:: 1 + len(some) // MAX_COMPARED_ROWS]
+        for message in unusual_settings(recipe, float(few.std(dtype=np.float64))):
+            warnings.warn(message, UnusualSettingWarning, stacklevel=3)
         build: Build = Recipe.build
         if isinstance(self.network, nn.Module):
             build = partial(build_gamma, self.network, rows[:2])
@@ -247,6 +344,46 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
                 build = partial(build_with_bias, build, torch.from_numpy(np.log(totals / totals.mean())))
         return recipe, build, dataset, splits
 
+    def prepare(self, X: ArrayLike | RowSource, targets: Array, classes: Array | None = None) -> tuple[Recipe, Dataset]:
+        """Return the complete recipe and the data set that `fit` would train with; `targets` as in a `Dataset`."""
+        recipe = self._recipe()
+        rows = self._check_training_rows(X, recipe, None)
+        recipe, _, dataset, _ = self._prepare_fit(recipe, rows, targets, None, None, self._seeds(None), [], classes)
+        return recipe, dataset
+
+    def _hold_out(self, dataset: Dataset, seeds: Sequence[int]) -> list[Split]:
+        """Return for each member a split that holds out `validation_fraction` of the labeled rows."""
+        check_scalar(
+            self.validation_fraction, "validation_fraction", Real, min_val=0, max_val=1, include_boundaries="neither"
+        )
+        codes = dataset.targets if dataset.classes is not None else dataset.labeled.astype(np.int64) - 1
+        held_out = ceil(self.validation_fraction * int(dataset.labeled.sum()))
+        return [split(codes, None, validation=held_out, seed=seed, classes=dataset.classes) for seed in seeds]
+
+    def _trainer(
+        self, recipe: Recipe, build: Build, checkpointer: Checkpointer | None, callbacks: Sequence[Callback]
+    ) -> Trainer:
+        """Return the trainer, which keeps an interrupted training unless that might be scored as a complete one."""
+        keep = self.on_interrupt == "keep" and not self._is_clone
+        return Trainer(recipe, self.device, callbacks, build, checkpointer, keep_interrupted=keep)
+
+    def _choose_preprocess(self, rows: AnyRows) -> Preprocess:
+        """Return what ``preprocess="auto"`` means for rows ``(n, *input_shape_)``."""
+        if self._earlier_members() is not None:
+            return self.recipe_.preprocess
+        if self._is_module:
+            return "none"
+        if self.encoder_ is not None:
+            return "columns"
+        with np.errstate(over="ignore", invalid="ignore"):  # values of a source are checked when all are read
+            return choose_scaling(as_columns(_some(rows)), images=rows.ndim > 2)
+
+    def _value_names(self) -> Sequence[str] | None:
+        """Return the names of the values of a row as the members take it, if they have names."""
+        if self.encoder_ is not None:
+            return self.encoder_.names
+        return getattr(self, "feature_names_in_", None)
+
     def _fit_preparation(self, rows: AnyRows, recipe: Recipe) -> AnyRows:
         """Set `preparation_` and `input_range_`, and return the rows as the members take them."""
         flat = not self._is_module and not recipe.takes_maps
@@ -256,7 +393,7 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         earlier_range = None
         if self._earlier_members() is not None:
             earlier_range = self.input_range_
-        elif recipe.preprocess == "none":
+        elif recipe.preprocess not in TRANSFORMS:
             self.preparation_ = None
         else:
             transform = TRANSFORMS[recipe.preprocess]
@@ -329,6 +466,22 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
             self._interrupted_start = earlier, earlier_history
         self._set_fitted(recipe, members, seeds, history, interrupted=result.interrupted)
 
+    def _summary(self, dataset: Dataset, split: Split, started: float) -> TrainingSummary:
+        """Return what a fit that began at `started` learned from and where; `split` is the first member's."""
+        counts = ()
+        if dataset.classes is not None:
+            labels = dataset.targets[split.labeled]
+            counts = tuple(np.bincount(labels, minlength=len(dataset.classes)).tolist())
+        return TrainingSummary(
+            rows=len(split.unlabeled),
+            labeled=len(split.labeled),
+            validation=len(split.validation),
+            class_counts=counts,
+            seconds=time.perf_counter() - started,
+            hardware=hardware(pick_device(self.device)),
+            versions=versions(),
+        )
+
     def _start(self) -> tuple[list[Model] | None, list[dict[str, Any]]]:
         """Return the fitted members that training continues from, if it does, and their history."""
         if not self.warm_start or not hasattr(self, "ladders_"):
@@ -361,7 +514,9 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
             return [int(self.random_state) + member for member in range(self.n_members)]
         drawn = check_random_state(self.random_state).randint(2**31 - 1, size=self.n_members)
         saved = checkpointer.seeds() if self.random_state is None and checkpointer is not None else []
-        return [*saved, *map(int, drawn)][: self.n_members]
+        seeds = [*saved, *map(int, drawn)][: self.n_members]
+        with train_together(pick_device(self.device)) as world:  # each of several processes has drawn others
+            return list(world.first(seeds))
 
     def _set_fitted(
         self,
@@ -374,6 +529,7 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
     ) -> None:
         """Set the attributes that describe the trained members."""
         self.recipe_ = recipe
+        self.preprocess_ = recipe.preprocess
         self.ladders_ = list(members)
         self.ladder_ = members[0]
         self.seeds_ = list(seeds)
@@ -395,8 +551,8 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
                 warn_other_scale(
                     some.reshape(len(some), *self.input_shape_).numpy(),
                     self.input_range_,
-                    getattr(self, "feature_names_in_", None),
-                    standardized=self.preparation_ is not None,
+                    self._value_names(),
+                    standardized=self.preparation_ is not None or self.encoder_ is not None,
                     stacklevel=3,
                 )
             return np.concatenate(list(self._predict_chunks(rows, kind)))
@@ -405,7 +561,7 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
     def _predict_chunks(
         self, rows: AnyRows, kind: Prediction, chosen: NDArray[np.int64] | None = None
     ) -> Iterator[Array]:
-        """Yield the mean of the members' outputs, top latents or class probabilities, chunk by chunk.
+        """Yield the mean of the members' outputs, top latents or class probabilities, or its log, chunk by chunk.
 
         Dense ladders predict in double precision: the last digits of a float32 matrix product depend on its number of
         rows, and the prediction of a row must not depend on the other rows. Convolutions would take several times as
@@ -429,9 +585,13 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
                 predictions = []
                 for copy in copies:
                     latent, output = copy.encode(prepared)
-                    prediction = (latent if kind == "latents" else output).double()
-                    predictions.append(prediction.softmax(-1) if kind == "probabilities" else prediction)
-                yield torch.stack(predictions).mean(0).cpu().numpy()
+                    predictions.append((latent if kind == "latents" else output).double())
+                stacked = torch.stack(predictions)
+                if kind == "log_probabilities":
+                    mean = stacked.log_softmax(-1).logsumexp(0) - log(len(copies))
+                else:
+                    mean = (stacked.softmax(-1) if kind == "probabilities" else stacked).mean(0)
+                yield mean.cpu().numpy()
 
     def _prepare(self, rows: Tensor) -> Tensor:
         """Return rows of shape `input_shape_` as the fitted members take them."""
@@ -461,12 +621,54 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         >>> classifier.transform([[0.05]]).shape
         (1, 2)
         """
-        return self._predict(X, "latents")
+        return like(self._predict(X, "latents"), X)
 
     @property
     def _n_features_out(self) -> int:
         """The number of columns of `transform`, for which scikit-learn generates names."""
         return int(self.ladder_.shapes[-1][0])
+
+    def as_supervised(self, X_unlabeled: ArrayLike) -> SupervisedEstimator:
+        """Return an estimator that holds unlabeled rows and is fitted on labeled rows alone.
+
+        scikit-learn's meta-estimators take -1 for a class of its own; with this they need no -1. Around a pipeline use
+        `tikas.as_supervised`.
+
+        Parameters
+        ----------
+        X_unlabeled : array-like of shape (n_samples, n_features) or (n_samples, [channels,] height, width)
+            Rows without labels, like those that `fit` is given.
+
+        Returns
+        -------
+        SupervisedEstimator
+            Its parameters are ``estimator``, this one's as ``estimator__noise`` and so on, and ``X_unlabeled``.
+
+        Examples
+        --------
+        >>> from sklearn.model_selection import GridSearchCV
+        >>> from tikas import LadderClassifier
+        >>> supervised = LadderClassifier((8,), epochs=2, batch_size=20).as_supervised([[0.2], [0.8]] * 10)
+        >>> search = GridSearchCV(supervised, {"estimator__noise": [0.1, 0.3]}, cv=2)
+        >>> sorted(search.fit([[0.0], [0.1], [0.9], [1.0]] * 5, [0, 0, 1, 1] * 5).best_params_)
+        ['estimator__noise']
+        """
+        return SupervisedEstimator(self, X_unlabeled)
+
+    def _repr_html_inner(self) -> str:
+        """Return scikit-learn's diagram; of a fitted estimator also its error, its learning curve, and what it read."""
+        diagram: str = super()._repr_html_inner()
+        if not hasattr(self, "training_"):
+            return diagram
+        from tikas.report.representation import html_of_fit  # report imports the estimators
+
+        return diagram + html_of_fit(self)
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
+        bundle: dict[str, str] = super()._repr_mimebundle_(**kwargs)
+        if "text/html" in bundle:
+            bundle["text/html"] = self._repr_html_inner()
+        return bundle
 
     def save(self, path: str | Path) -> Path:
         """Write the fitted model into one safetensors file, which `tikas.load` reads.
@@ -500,6 +702,102 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         from tikas.io import save  # io imports the estimators
 
         return save(self, path)
+
+    def to_onnx(self, path: str | Path) -> Path:
+        """Write the fitted model as an ONNX file, for onnxruntime in any language.
+
+        Parameters
+        ----------
+        path : str or Path
+            The file to write. An existing file is replaced once the new one is complete.
+
+        Returns
+        -------
+        Path
+            The path of the file.
+
+        Raises
+        ------
+        ImportError
+            If onnx or onnxscript is not installed.
+        OSError
+            If the file cannot be written.
+        ValueError
+            If the network is a module of yours that PyTorch cannot export, or a column has the name of an output.
+
+        Notes
+        -----
+        The graph contains the preprocessing. It takes any number of rows: float32 rows as one input ``X`` of the shape
+        of those of `fit`; or, if that was a data frame, each column as an input of its name, ``(rows, 1)``, of float32.
+        If columns are encoded (``preprocess_ == "columns"``), those that are used are inputs: numbers of float64, NaN
+        for a gap; categories and booleans as strings; dates as int64 seconds since 1970 in UTC, -2**63 for a gap.
+
+        The outputs are named as by skl2onnx: of a classifier ``label`` and ``probabilities`` ``(rows, classes)``, of a
+        regressor ``variable`` ``(rows, 1)``. The metadata of the file are JSON: ``classes``, ``columns``, ``task``,
+        ``recipe``, ``seeds`` and the version ``tikas``.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> from tikas import LadderClassifier
+        >>> classifier = LadderClassifier((4,), epochs=1, batch_size=4).fit([[0.0], [0.2], [0.8], [1]], [0, -1, -1, 1])
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     classifier.to_onnx(folder + "/model.onnx").name  # doctest: +SKIP
+        'model.onnx'
+        """
+        from tikas.export import to_onnx  # export imports the estimators
+
+        return to_onnx(self, path)
+
+    def to_torch_export(self, path: str | Path) -> Path:
+        """Write the fitted model as a file of `torch.export`, which PyTorch reads without tikas.
+
+        ``torch.export.load(path).module()`` is a function of float32 rows, of the shape of those of `fit`; or, if that
+        was a data frame, of a dict of columns, as `to_onnx` describes them, but categories as their positions in
+        ``encoder_.columns[...].categories``, int64, -1 for others. It contains the preprocessing and returns the class
+        probabilities, or the values of a regressor ``(rows, 1)``.
+
+        Parameters
+        ----------
+        path : str or Path
+            The file to write, by custom with the suffix ``.pt2``. An existing file is replaced once the new one is
+            complete.
+
+        Returns
+        -------
+        Path
+            The path of the file.
+
+        Raises
+        ------
+        OSError
+            If the file cannot be written.
+        ValueError
+            If the network is a module of yours that PyTorch cannot export.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> from tikas import LadderClassifier
+        >>> classifier = LadderClassifier((4,), epochs=1, batch_size=4).fit([[0.0], [0.2], [0.8], [1]], [0, -1, -1, 1])
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     program = torch.export.load(classifier.to_torch_export(folder + "/model.pt2"))
+        >>> program.module()(torch.tensor([[0.3], [0.5], [0.7]])).shape
+        torch.Size([3, 2])
+        """
+        from tikas.export import to_torch_export
+
+        return to_torch_export(self, path)
+
+
+def _some(rows: AnyRows) -> Array:
+    """Return an array as it is, and of a source a sample of its rows."""
+    return rows if isinstance(rows, np.ndarray) else rows[spread_sample(np.arange(len(rows)), _sample_size(rows))]
+
+
+def _sample_size(rows: AnyRows) -> int:
+    """Return how many rows defaults are derived from, and the scale is checked on, where all are too many."""
+    return max(MAX_COMPARED_ROWS, SAMPLE_VALUES // prod(rows.shape[1:]))
 
 
 def is_large_memmap(X: object) -> TypeGuard[np.memmap[Any, Any]]:
@@ -561,10 +859,10 @@ def _prediction_device(products: int, device: str | None, dense: bool) -> torch.
     The model may have been trained on a machine with other devices. Dense ladders predict few rows faster on the CPU.
     """
     gpu = torch.device(device or "cuda")
-    exists = gpu.type == "cuda" and (gpu.index or 0) < torch.cuda.device_count()
-    if exists and (not dense or products >= MIN_GPU_PRODUCTS):
-        return gpu
-    return torch.device("cpu")
+    if gpu.type != "cuda" or (dense and products < MIN_GPU_PRODUCTS):
+        return torch.device("cpu")
+    # Asked last: until a process has used a GPU, torch loads the driver's library anew to count them.
+    return gpu if (gpu.index or 0) < torch.cuda.device_count() else torch.device("cpu")
 
 
 def _encoder_copy(member: Model) -> Model:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
@@ -11,6 +12,7 @@ from numpy.typing import ArrayLike
 from sklearn.base import ClassifierMixin
 from sklearn.metrics import accuracy_score
 
+from tikas.data.arrays import like, to_numpy
 from tikas.data.labels import (
     NO_LABEL,
     as_array,
@@ -23,8 +25,7 @@ from tikas.data.labels import (
 from tikas.data.sources import RowSource
 from tikas.data.splits import Split
 from tikas.estimators.base import Array, LadderEstimator, require_unchanged, select
-from tikas.training.callbacks import progress_bar
-from tikas.training.trainer import Trainer
+from tikas.training.callbacks import fit_callbacks
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -39,10 +40,17 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
         The output layer is added; with ``()`` there is no other layer. A string names a network of the paper:
         ``"mlp"``, ``"conv_fc"``, ``"conv_small"``, ``"conv_large"`` or ``"conv_pool_cnn_c"``. A module that returns
         class scores is trained as a Γ-model; see the notes.
-    preprocess : {"none", "standardize", "whiten"}, default="none"
-        Transformation that `fit` fits to the rows and every prediction applies. ``"standardize"`` scales each column
-        (of images, each channel) to mean 0 and deviation 1. ``"whiten"`` applies contrast normalization and ZCA
-        whitening to images.
+    preprocess : {"auto", "none", "columns", "pixels", "standardize", "whiten"}, default="auto"
+        Transformation that `fit` fits to the rows and every prediction applies. ``"columns"`` encodes the columns of a
+        table by what they hold: numbers are imputed and standardized, categories and booleans become one column for
+        each value, dates become parts; identifiers, constants and free text are left out. ``"pixels"`` divides all
+        values by 255, or by the largest. ``"standardize"`` scales each column (of images, each channel) to mean 0 and
+        deviation 1. ``"whiten"`` applies contrast normalization and ZCA whitening to images. ``"auto"`` is
+        ``"columns"`` for a table with gaps or with columns that are not numbers; for numbers it is ``"none"`` where
+        they are about as large as the noise, and else ``"pixels"`` or ``"standardize"``. A module gets X as it is.
+    columns : dict or None, default=None
+        What columns of a table hold, by name, where it should not be found out: ``"number"``, ``"category"``,
+        ``"boolean"``, ``"date"`` or ``"ignored"``.
     activation : {"relu", "leaky_relu", "tanh", "gelu", "linear"}, default="relu"
         Activation of the hidden layers whose spec names none.
     noise : float or sequence of float, default=0.2
@@ -73,6 +81,15 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
     precision : {"fast", "exact"}, default="fast"
         Precision of matrix products during training. ``"fast"`` allows bf16 and TF32 where they are faster,
         ``"exact"`` uses float32 everywhere. Predictions never use reduced precision.
+    early_stopping : bool, default=False
+        Whether to hold out labeled rows, keep the weights of the smallest error on them, and end the training when no
+        member's error has decreased by `tol` for `n_iter_no_change` epochs. The learning rate still follows `epochs`.
+    validation_fraction : float, default=0.1
+        Share of the labeled rows that `early_stopping` holds out, others for each member.
+    n_iter_no_change : int, default=10
+        Epochs without a decrease after which `early_stopping` ends the training.
+    tol : float, default=1e-4
+        Decrease that counts for `early_stopping`: of the share of wrong rows.
     classes : array-like or None, default=None
         The classes, in the order of the columns of `predict_proba`; each must have a labeled row. None takes the sorted
         labels of y.
@@ -88,6 +105,10 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
         `fit` deletes its snapshots; those of a `Checkpointer` are left to its owner.
     checkpoint_every : float, default=60.0
         Seconds between two snapshots; 0 means after every epoch.
+    on_interrupt : {"keep", "raise"}, default="keep"
+        What Ctrl-C does after the first epoch. ``"keep"`` ends the training, keeps what was learned and warns.
+        ``"raise"`` leaves the estimator as it was and raises KeyboardInterrupt. So does every clone, whatever it is set
+        to: searches and meta-estimators fit clones, and must not score one that was cut.
     random_state : int, RandomState or None, default=None
         Determines initial weights, order of rows and noise. Member ``i`` has the seed ``random_state + i`` if this is
         an int.
@@ -95,7 +116,12 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
         Where to train: ``"cpu"``, ``"cuda"`` or ``"cuda:1"``. None uses a GPU if there is one. The fitted ladders are
         moved to the CPU. Images and large tables are predicted on that GPU too, if it is available then.
     verbose : bool, default=False
-        Whether to show a progress bar.
+        Whether to show a progress bar with epoch, costs, validation error and time left; where standard error is no
+        terminal, lines with the same, now and then. The logger ``"tikas"`` gets these lines at level INFO anyway.
+    callbacks : sequence of callable or None, default=None
+        Each is called with a `tikas.training.callbacks.Progress` before the first epoch and after every epoch:
+        ``epoch``, ``epochs``, ``members`` (the newest line of `history_` of each) and ``message``. Returning True ends
+        the training. A method ``close`` is called at the end. `tikas.TensorBoard` is one.
 
     Attributes
     ----------
@@ -111,9 +137,13 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
     ladders_ : list of Ladder or of Gamma
         All members.
     input_shape_ : tuple of int
-        Shape of a row; of an image ``(channels, height, width)``.
-    preparation_ : Standardization, Whitening or None
-        The fitted transformation of `preprocess`.
+        Shape of a row; of an image ``(channels, height, width)``, of a table the number of values after its encoding.
+    preprocess_ : str
+        The value of `preprocess` that was used; of ``"auto"``, what was chosen.
+    encoder_ : ColumnEncoder or None
+        The fitted encoding of the columns of a table: `encoder_.columns` has the kind of each and the fitted values.
+    preparation_ : Standardization, PixelScaling, Whitening or None
+        The fitted transformation of numbers.
     input_range_ : tuple of float or None
         Smallest and largest value of the rows of `fit` after `preprocess`. Predictions warn about rows far outside.
         None after whitening.
@@ -129,15 +159,22 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
         Number of epochs trained.
     interrupted_ : bool
         Whether Ctrl-C ended the training early.
+    training_ : TrainingSummary
+        Numbers of rows and labels, duration, hardware and versions of the fit.
 
     Notes
     -----
     A row without a label has the label -1, None, NaN or ``pd.NA``.
 
-    X may be a table ``(n, features)``, color images ``(n, channels, height, width)`` or gray images ``(n, height,
-    width)``. A network that starts with a dense layer flattens images. A model fitted on images also predicts flattened
-    ones. Sparse matrices are made dense batch by batch. Arrays on disk (`numpy.memmap`) of 1 GiB or more, and a
-    `RowSource` such as `tikas.data.parquet.open_parquet` returns, are not loaded, but read while the members train.
+    PyTorch tensors are accepted everywhere. With ``sklearn.set_config(array_api_dispatch=True)``, predictions have the
+    kind and the device of X. There is no `partial_fit`: the denoising costs and the statistics for predictions need all
+    rows at once; `warm_start` continues the training on the rows that it is given.
+
+    X may be a table ``(n, features)``, also a data frame of pandas or polars with categories, dates and gaps; color
+    images ``(n, channels, height, width)``; or gray images ``(n, height, width)``. A network that starts with a dense
+    layer flattens images. A model fitted on images also predicts flattened ones. Sparse matrices are made dense batch
+    by batch. Arrays on disk (`numpy.memmap`) of 1 GiB or more, and a `RowSource` such as
+    `tikas.data.parquet.open_parquet` returns, are not loaded, but read while the members train.
 
     A module is copied for each member, converted to float32 and given X as it is. Training starts from the module's
     weights, so members differ only in the order of rows and in noise. `noise` has one or two values (the second for
@@ -211,8 +248,8 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
             If the costs of all members became infinite or NaN; with ``warm_start=True``, those of any member.
             Otherwise diverged members are left out with a warning.
         KeyboardInterrupt
-            If Ctrl-C was pressed before the first epoch was complete. Later on, training ends with a warning and the
-            estimator is fitted as far as it got.
+            If Ctrl-C was pressed before the first epoch was complete, or if `on_interrupt` is ``"raise"`` or this is a
+            clone. Otherwise training ends with a warning and the estimator is fitted as far as it got.
 
         Examples
         --------
@@ -222,33 +259,35 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
         >>> classifier.transduction_[:4].tolist()
         ['low', 'low', 'high', 'high']
         """
+        started = time.perf_counter()
         with self._fitting():
             recipe = self._recipe()
             checkpointer = self._checkpointer()
             seeds = self._seeds(checkpointer)
-            rows = self._check_training_rows(X, recipe)
-            labels = one_per_row(y, len(rows))
+            rows = self._check_training_rows(X, recipe, sample_weight)
+            labels = one_per_row(to_numpy(y), len(rows))
             codes, classes = encode_labels(labels, None if self.classes is None else as_array(self.classes))
             if self._earlier_members() is not None:
                 require_unchanged("classes", self.classes_.tolist(), classes.tolist())
             selected, weights = self._select_rows(len(rows), sample_weight, splits)
             weights = label_weights(codes[selected], classes, weights, self.class_weight)
-            recipe, build, dataset, splits = self._prepare_fit(
-                recipe, select(rows, selected), codes[selected], weights, splits, classes
-            )
-            with progress_bar(shown=self.verbose) as callback:
-                callbacks = [callback] if callback else []
-                trainer = Trainer(recipe, self.device, callbacks, build, checkpointer)
+            with fit_callbacks(self.callbacks, verbose=self.verbose) as callbacks:
+                recipe, build, dataset, splits = self._prepare_fit(
+                    recipe, select(rows, selected), codes[selected], weights, splits, seeds, callbacks, classes
+                )
+                trainer = self._trainer(recipe, build, checkpointer, callbacks)
                 result = trainer.fit(dataset, splits, seeds, self._earlier_members())
             self._set_result(result, recipe, seeds)
+            self.training_ = self._summary(dataset, splits[0], started)
             del dataset, splits  # indices of all rows, which take memory
             self.classes_: Array = classes
-            self.transduction_ = classes[codes]
+            transduction = classes[codes]
             unlabeled, done = np.flatnonzero(codes == NO_LABEL), 0
             for probabilities in self._predict_chunks(rows, "probabilities", unlabeled):
                 part = unlabeled[done : done + len(probabilities)]
-                self.transduction_[part] = classes[probabilities.argmax(1)]
+                transduction[part] = classes[probabilities.argmax(1)]
                 done += len(part)
+            self.transduction_ = like(transduction, X)
         self._delete_snapshots(checkpointer)
         return self
 
@@ -273,7 +312,54 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
         >>> classifier.predict_proba([[0.05]]).sum().round(6).item()
         1.0
         """
-        return self._predict(X, "probabilities")
+        return like(self._predict(X, "probabilities"), X)
+
+    def predict_log_proba(self, X: ArrayLike) -> Array:
+        """Return the logarithm of the probability of each class, finite also where the probability is rounded to 0.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features) or (n_samples, [channels,] height, width)
+            Rows with the same scale as those of `fit`.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_classes)
+            Logarithms of `predict_proba`, with classes ordered as in ``classes_``.
+
+        Examples
+        --------
+        >>> from tikas import LadderClassifier
+        >>> X, y = [[0.0], [0.1], [0.9], [1.0]] * 10, ["low", None, None, "high"] * 10
+        >>> classifier = LadderClassifier((8,), costs=1.0, epochs=3, batch_size=20).fit(X, y)
+        >>> classifier.predict_log_proba([[0.05]]).max() < 0
+        np.True_
+        """
+        return like(self._predict(X, "log_probabilities"), X)
+
+    def decision_function(self, X: ArrayLike) -> Array:
+        """Return the score of each class: the logarithm of its probability; of two classes, the log-odds of the second.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features) or (n_samples, [channels,] height, width)
+            Rows with the same scale as those of `fit`.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_classes), or (n_samples,) with two classes
+            Scores. The class of the largest, or the second class where the score is above 0, is predicted.
+
+        Examples
+        --------
+        >>> from tikas import LadderClassifier
+        >>> X, y = [[0.0], [0.1], [0.9], [1.0]] * 10, ["low", None, None, "high"] * 10
+        >>> classifier = LadderClassifier((8,), costs=1.0, epochs=50, batch_size=20, random_state=0).fit(X, y)
+        >>> (classifier.decision_function([[0.05], [0.95]]) > 0).tolist()  # "low" is the second class
+        [True, False]
+        """
+        scores = self._predict(X, "log_probabilities")
+        return like(scores[:, 1] - scores[:, 0] if len(self.classes_) == 2 else scores, X)
 
     def predict(self, X: ArrayLike | RowSource) -> Array:
         """Return the most probable class of each row.
@@ -297,7 +383,7 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
         ['low', 'high']
         """
         probabilities = self._predict(X, "probabilities")
-        return np.asarray(self.classes_[probabilities.argmax(1)])
+        return like(self.classes_[probabilities.argmax(1)], X)
 
     def score(self, X: ArrayLike | RowSource, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """Return the accuracy on the labeled rows.
@@ -324,10 +410,11 @@ class LadderClassifier(ClassifierMixin, LadderEstimator):  # type: ignore[misc]
         >>> classifier.score([[0.05], [0.95], [0.5]], [0, 1, -1])
         1.0
         """
-        predicted = self.predict(X)
-        labels = one_per_row(y, len(predicted))
+        probabilities = self._predict(X, "probabilities")
+        predicted = self.classes_[probabilities.argmax(1)]
+        labels = one_per_row(to_numpy(y), len(predicted))
         labeled = ~is_unlabeled(labels)
         if not labeled.any():
             raise ValueError(f"None of the {len(labels)} rows is labeled, so there is nothing to score.")
-        weights = None if sample_weight is None else np.asarray(sample_weight)[labeled]
+        weights = None if sample_weight is None else np.asarray(to_numpy(sample_weight))[labeled]
         return float(accuracy_score(as_labels(labels[labeled]), predicted[labeled], sample_weight=weights))

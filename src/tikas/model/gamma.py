@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import ClassVar, Self, cast
+from contextlib import contextmanager, nullcontext
+from typing import Any, ClassVar, Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -12,21 +12,29 @@ from torch import Tensor, nn
 from tikas.model.denoisers import Gaussian
 from tikas.model.ladder import (
     Costs,
+    Denoising,
     Ladder,
     as_floats,
+    average_costs,
+    check_called_by_forward,
+    check_synchronized,
     check_targets,
     check_tensor,
     check_training_mode,
     check_two_rows,
     is_calibrated,
     is_exporting,
+    joined_processes,
+    row_chunks,
     squared_distance,
     supervised_cost,
 )
 from tikas.model.layers import NormalizedRung, Rung
 from tikas.model.normalization import (
     BatchNorm,
+    BatchNormTogether,
     Moments,
+    Processes,
     calibrate_running_statistics,
     check_frozen_statistics,
     eval_mode,
@@ -126,8 +134,7 @@ class Gamma(nn.Module):
     separate statistics for each. These passes do not change its running statistics: `calibrate` sets them. Layers that
     stay in eval mode during training are frozen and keep their statistics. Dropout works as usual.
 
-    Do not use `torch.utils.checkpoint` in the network, because it would repeat a pass without its noise. To train with
-    `torch.nn.parallel.DistributedDataParallel`, give it a module whose `forward` calls `costs`.
+    Do not use `torch.utils.checkpoint` in the network, because it would repeat a pass without its noise.
     """
 
     packable: ClassVar[bool] = False
@@ -167,6 +174,7 @@ class Gamma(nn.Module):
         if parameter is not None:
             top.to(parameter.device, parameter.dtype)
         self.register_buffer("calibrated", torch.tensor(False, device=top.mean.device))
+        self.processes: Processes | None = None
         self._shapes = None if example is None else self._find_shapes(example)
 
     def extra_repr(self) -> str:
@@ -224,16 +232,30 @@ class Gamma(nn.Module):
         >>> bool(torch.isclose(costs.total, costs.supervised + 2.0 * costs.denoising[0]))
         True
         """
+        check_called_by_forward()
+        return self._costs(unlabeled, labeled, targets, noise, weights)
+
+    def _costs(
+        self,
+        unlabeled: Tensor,
+        labeled: Tensor | None,
+        targets: Tensor | None,
+        noise: Sequence[Tensor] | None,
+        weights: Tensor | None,
+    ) -> Costs:
+        """Check a batch and return its costs."""
         check_training_mode(self)
         check_frozen_statistics(self.network)
+        alone = joined_processes(self) is None  # other processes may have the rows that this one lacks
         check_tensor(unlabeled)
-        if self._top.cost:
-            check_two_rows(len(unlabeled), "unlabeled rows")
+        if self._top.cost and alone:
+            check_two_rows(unlabeled.shape[0], "unlabeled rows")
         if labeled is None:
             labeled = unlabeled[:0]
         check_tensor(labeled)
-        if len(labeled):
-            check_two_rows(len(labeled), "labeled rows")
+        if labeled.shape[0]:
+            if alone:
+                check_two_rows(labeled.shape[0], "labeled rows")
             check_targets(targets, weights, labeled.shape[:1], self.task, self._top.shape)
         self.layer_noise.attach(self.network)
         return self.training_costs(unlabeled, labeled, targets, noise, weights)
@@ -248,40 +270,86 @@ class Gamma(nn.Module):
     ) -> Costs:
         """Return the costs without checking the arguments, which are those of `costs`."""
         top = self._top
+        processes = joined_processes(self)
         supervised = top.mean.new_zeros(())
-        if len(labeled):
-            corrupted = self._corrupt(labeled, _source(noise, slice(None, len(labeled))))
-            supervised = supervised_cost(top.activate(corrupted), targets, weights, self.task)
+        if labeled.shape[0] or processes is not None:  # all processes have to run the same passes
+            corrupted = self._corrupt(labeled, _source(noise, slice(None, labeled.shape[0])))
+            output = top.activate(corrupted)
+            supervised = supervised_cost(output, targets, weights, self.task)
         denoising = torch.zeros_like(supervised)
         if top.denoiser is not None:
-            corrupted = self._corrupt(unlabeled, _source(noise, slice(len(labeled), None)))
-            clean, statistics = top.normalize_with_statistics(self._scores(unlabeled))
-            above = normalize(top.activate(corrupted).softmax(-1), top.shape)
+            corrupted = self._corrupt(unlabeled, _source(noise, slice(labeled.shape[0], None)))
+            (clean,), statistics = top.normalize([self._scores(unlabeled)], clean=True, processes=processes)
+            above = normalize(top.activate(corrupted).softmax(-1), top.shape, processes)
             denoised = top.normalize_denoised(top.denoiser(corrupted, above), statistics)
             denoising = squared_distance(clean, denoised, top.shape)
-        return Costs(supervised + top.cost * denoising, supervised, denoising.unsqueeze(-1))
+        if processes is not None:
+            rows = unlabeled.shape[0]
+            supervised, denoising = average_costs(processes, supervised, [denoising], output, weights, rows)
+        return Costs(supervised + top.cost * denoising, supervised, torch.stack([denoising], -1))
 
     def _corrupt(self, rows: Tensor, source: NoiseSource) -> Tensor:
         """Return z̃ = N(f̃(x + n)) + n."""
         if rows.is_floating_point():
             rows = torch.add(rows, source(rows), alpha=self.noise)
         with self.layer_noise.active(source):
-            latent = self._top.normalize(self._scores(rows))
+            latent = self._normalized_scores(rows)
         return self._top.corrupt(latent, source(latent))
+
+    def _normalized_scores(self, rows: Tensor) -> Tensor:
+        """Return N(f(x)), with the statistics of the batch."""
+        processes = joined_processes(self)
+        (latent,), _ = self._top.normalize([self._scores(rows)], clean=False, processes=processes)
+        return latent
 
     def _scores(self, x: Tensor) -> Tensor:
         """Return f(x), in the current mode of the network (training or eval)."""
-        with frozen_running_statistics(self.network):
+        processes = joined_processes(self)
+        together = nullcontext() if processes is None else BatchNormTogether(processes)
+        with frozen_running_statistics(self.network), together:
             scores = self.network(x.clone())  # the network may change its input in place
         if not isinstance(scores, Tensor):
             raise TypeError(f"The network returns {type(scores).__name__}; wrap it so that it returns class scores.")
-        expected = (len(x), *self._top.shape)
+        expected = (x.shape[0], *self._top.shape)
         if scores.shape != expected:
             raise ValueError(
                 f"The network returns scores of shape {tuple(scores.shape)}, but n_classes={expected[1]} needs "
                 f"{expected}: one score for each row and class."
             )
         return scores
+
+    @torch.no_grad()
+    def trace(self, x: Tensor, noise: Sequence[Tensor] | None = None) -> list[Denoising | None]:
+        """Return what the denoising function of the scores gets and returns, as a list of one; None without a cost.
+
+        Parameters
+        ----------
+        x : Tensor of shape (rows, ...)
+        noise : sequence of Tensor, optional
+            As for `costs`.
+
+        Returns
+        -------
+        list of Denoising or None
+
+        Examples
+        --------
+        >>> model = gamma(nn.Linear(4, 3), n_classes=3)
+        >>> [scores] = model.trace(torch.rand(8, 4))
+        >>> scores.denoised.shape
+        torch.Size([8, 3])
+        """
+        top = self._top
+        if top.denoiser is None:
+            return [None]
+        check_tensor(x)
+        check_two_rows(len(x))
+        self.layer_noise.attach(self.network)
+        corrupted = self._corrupt(x, _source(noise, slice(None)))
+        (clean,), statistics = top.normalize([self._scores(x)], clean=True, processes=None)
+        above = normalize(top.activate(corrupted).softmax(-1), top.shape)
+        denoised = top.normalize_denoised(top.denoiser(corrupted, above), statistics)
+        return [Denoising(corrupted, above, denoised, clean)]
 
     def draw_noise(self, rows: Tensor, count: int, generator: torch.Generator | None = None) -> list[Tensor]:
         """Draw standard-normal noise for `costs`.
@@ -329,20 +397,34 @@ class Gamma(nn.Module):
             self._corrupt(rows, record)
         return shapes
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the clean class scores.
+    def forward(
+        self,
+        x: Tensor,
+        labeled: Tensor | None = None,
+        targets: Tensor | None = None,
+        noise: Sequence[Tensor] | None = None,
+        weights: Tensor | None = None,
+    ) -> Tensor | Costs:
+        """Return the clean class scores. With `labeled`: the costs.
 
         Training mode normalizes with the statistics of the batch, eval mode with those of `calibrate`.
 
         Parameters
         ----------
         x : Tensor of shape (rows, ...)
+            For the costs: the unlabeled rows.
+        labeled, targets, noise, weights
+            As for `costs`. Wrappers such as `DistributedDataParallel` see only this call, and not that of `costs`.
+            Without labeled rows, give empty tensors.
 
         Returns
         -------
-        Tensor of shape (rows, n_classes)
+        Tensor of shape (rows, n_classes), or Costs
         """
-        return self.encode(x)[1]
+        if labeled is None:
+            return self.encode(x)[1]
+        check_synchronized(self)
+        return self._costs(x, labeled, targets, noise, weights)
 
     def encode(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the clean normalized scores z, and the output γ·(z + β).
@@ -357,8 +439,9 @@ class Gamma(nn.Module):
         """
         check_tensor(x)
         if self.training:
-            check_two_rows(len(x))
-            latent = self._top.normalize(self._scores(x))
+            if joined_processes(self) is None:
+                check_two_rows(x.shape[0])
+            latent = self._normalized_scores(x)
         elif is_exporting() or is_calibrated(self.calibrated):
             latent = self._top.normalize_calibrated(self._scores(x))
         else:
@@ -368,18 +451,20 @@ class Gamma(nn.Module):
         return latent, self._top.activate(latent)
 
     @torch.no_grad()
-    def calibrate(self, x: Tensor | Iterable[Tensor], chunk: int | None = None) -> Self:
+    def calibrate(self, x: Tensor | Iterable[Any], chunk: int | None = None) -> Self:
         """Set the statistics for eval mode to the exact statistics of these rows.
 
         The network's BatchNorm layers are set in the order of their calls, each from all rows with the layers before it
         already set, and without dropout. The scores come last. This takes one pass over the rows for each of these
         layers, but only one in total if all rows are in one chunk. Layers in eval mode while the model is in training
-        mode are frozen and keep their statistics.
+        mode are frozen and keep their statistics. A model that `tikas.distributed.synchronize` returned takes the rows
+        of all processes, each of which has to call this.
 
         Parameters
         ----------
-        x : Tensor of shape (rows, ...)
-            At least two rows, the more the better.
+        x : Tensor of shape (rows, ...), or iterable of batches
+            At least two rows, the more the better. Batches are tensors, or tuples whose first element has the rows, as
+            a `DataLoader` returns them. They are read several times, so a generator is refused.
         chunk : int, optional
             Number of rows in a chunk. Default: 1024.
 
@@ -396,18 +481,19 @@ class Gamma(nn.Module):
         >>> bool(torch.allclose(model.train()(rows), model.eval()(rows), atol=1e-5))
         True
         """
-        check_tensor(x if isinstance(x, Tensor) else next(iter(x)))
-        if isinstance(x, Tensor):
-            check_two_rows(len(x))
+        if isinstance(x, Tensor) and (self.processes is None or self.processes.size == 1):
+            check_two_rows(x.shape[0])
         if self.training:
             check_frozen_statistics(self.network)
         frozen = {layer for layer in self.network.modules() if self.training and not layer.training}
-        chunks = x.split(chunk or CHUNK_ROWS) if isinstance(x, Tensor) else x
+        chunks = row_chunks(x, lambda rows: rows.split(chunk or CHUNK_ROWS))
         with eval_mode(self.network):
-            calibrate_running_statistics(self.network, chunks, frozen)
+            calibrate_running_statistics(self.network, chunks, frozen, self.processes)
             moments = Moments(self._top.shape)
             for rows in chunks:
                 moments.add(self._scores(rows_like(rows, self._top.mean)))
+        moments.join(self.processes, like=self._top.mean)
+        check_two_rows(moments.count)
         self._top.set_statistics(moments.statistics())
         self.calibrated.fill_(True)
         return self

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import prod
 from typing import Any, ClassVar, NamedTuple, Protocol, Self, cast, get_args
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from tikas.model.denoisers import DENOISERS
 from tikas.model.layers import RUNG_MODULES, Rung
-from tikas.model.normalization import Moments, Statistics, normalize, row_dim
+from tikas.model.normalization import Moments, Processes, Statistics, normalize, row_dim, world_size
 from tikas.model.specs import DenoiserName, RungSpec, Task, is_channels_last, shapes_of
 
 MAX_CHUNK_VALUES_CPU, MAX_CHUNK_VALUES_GPU = 2**25, 2**26
@@ -48,6 +48,23 @@ class Costs(NamedTuple):
     denoising: Tensor
 
 
+class Denoising(NamedTuple):
+    """What the denoising function of a level gets and returns, for a batch of rows.
+
+    Attributes
+    ----------
+    corrupted, above : Tensor of shape (rows, *shape of the level)
+        z̃ and u.
+    denoised, clean : Tensor of shape (rows, *shape of the level)
+        The estimate ẑ, normalized as in the cost, and z, which it is compared with.
+    """
+
+    corrupted: Tensor
+    above: Tensor
+    denoised: Tensor
+    clean: Tensor
+
+
 class Model(Protocol):
     """Interface of the modules that can be trained: `Ladder`, and `Gamma` around a user module."""
 
@@ -56,6 +73,8 @@ class Model(Protocol):
     task: Task
     rungs: Sequence[Rung]
     calibrated: Tensor
+    processes: Processes | None
+    """Those that share each batch, set by `tikas.distributed.synchronize`."""
 
     @property
     def shapes(self) -> list[tuple[int, ...]]:
@@ -88,8 +107,16 @@ class Model(Protocol):
     def encode(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the clean latent z of the top, and the output."""
 
-    def calibrate(self, x: Tensor | Iterable[Tensor], chunk: int | None = None) -> Self:
+    def trace(self, x: Tensor, noise: Sequence[Tensor] | None = None) -> list[Denoising | None]:
+        """Return what each rung's denoising function gets and returns, None for rungs without a cost."""
+
+    def draw_noise(self, rows: Tensor, count: int, generator: torch.Generator | None = None) -> list[Tensor]:
+        """Draw standard-normal noise for `costs`."""
+
+    def calibrate(self, x: Tensor | Iterable[Any], chunk: int | None = None) -> Self:
         """Set the statistics for eval mode from these rows."""
+
+    training: bool
 
     def __call__(self, x: Tensor) -> Tensor: ...
     def train(self, mode: bool = True) -> Self: ...
@@ -212,6 +239,7 @@ class Ladder(nn.Module):
                 levels[level].add_back()
         self.rungs = cast("Sequence[Rung]", nn.ModuleList(levels))
         self.register_buffer("calibrated", torch.tensor(False))
+        self.processes: Processes | None = None
         self.reset(generator)
 
     def reset(self, generator: torch.Generator | None = None) -> None:
@@ -272,16 +300,30 @@ class Ladder(nn.Module):
         >>> bool(torch.isclose(costs.total, weighted))
         True
         """
+        check_called_by_forward()
+        return self._costs(unlabeled, labeled, targets, noise, weights)
+
+    def _costs(
+        self,
+        unlabeled: Tensor,
+        labeled: Tensor | None,
+        targets: Tensor | None,
+        noise: Sequence[Tensor] | None,
+        weights: Tensor | None,
+    ) -> Costs:
+        """Check a batch and return its costs."""
         check_training_mode(self)
         dim = row_dim(self.shapes[0])
+        alone = joined_processes(self) is None  # other processes may have the rows that this one lacks
         self._check_rows(unlabeled)
-        if self.cost_levels:
+        if self.cost_levels and alone:
             check_two_rows(unlabeled.shape[dim], "unlabeled rows")
         if labeled is None:
             labeled = unlabeled.narrow(dim, 0, 0)
         self._check_rows(labeled)
-        if labeled.shape[dim]:
-            check_two_rows(labeled.shape[dim], "labeled rows")
+        if labeled.shape[dim] > 0:  # the bare number would make torch 2.6 compile anew for every number of rows
+            if alone:
+                check_two_rows(labeled.shape[dim], "labeled rows")
             check_targets(targets, weights, labeled.shape[: dim + 1], self.task, self.shapes[-1])
         noise = self._noise(noise, unlabeled, labeled.shape[dim] + unlabeled.shape[dim])
         return self.training_costs(unlabeled, labeled, targets, noise, weights)
@@ -310,38 +352,50 @@ class Ladder(nn.Module):
         # Costs.
         supervised = supervised_cost(activations.outputs[LABELED], targets, weights, self.task)
         denoising = [torch.zeros_like(supervised)] * len(self.rungs)
-        total = supervised
         for level in self.cost_levels:
             rung = self.rungs[level]
             normalized = rung.normalize_denoised(denoised[level], activations.statistics[level])
             denoising[level] = squared_distance(activations.latents[level][CLEAN], normalized, rung.shape)
-            total = total + rung.cost * denoising[level]
+        processes = joined_processes(self)
+        if processes is not None:
+            rows = unlabeled.shape[row_dim(self.shapes[0])]
+            supervised, *denoising = average_costs(
+                processes, supervised, denoising, activations.outputs[LABELED], weights, rows
+            )
+        total = supervised
+        for level in self.cost_levels:
+            total = total + self.rungs[level].cost * denoising[level]
         return Costs(total, supervised, torch.stack(denoising, dim=-1))
 
-    def _encode(self, *streams: Stream) -> Activations:
+    def _encode(self, *streams: Stream, calibrate: bool = False) -> Activations:
         """Run the encoder: h₀ = z₀ = x (+ n);  zₗ = N(Wₗ hₗ₋₁) (+ n);  hₗ = φ(γₗ·(zₗ + βₗ)).
 
-        Streams must be sorted by `last_level`, highest first.
+        Streams must be sorted by `last_level`, highest first. With `calibrate`, there is one stream, of all rows; it
+        sets each rung's statistics for eval mode and is normalized with them.
         """
         hidden = torch.cat([stream.rows for stream in streams], row_dim(self.shapes[0]))
         sizes = [stream.rows.shape[row_dim(self.shapes[0])] for stream in streams]
         below = self.shapes[0]
+        processes = joined_processes(self)
         activations = Activations([], [], [])
         for level in range(streams[0].last_level + 1):
             rung = self.rungs[level]
             active = [stream for stream in streams if stream.last_level >= level]
             sizes = sizes[: len(active)]
             projected = rung.up(_first_rows(hidden, sum(sizes), below))
-            latents: list[Tensor] = []
+            if calibrate and level > 0:
+                moments = Moments(rung.shape)
+                moments.add(projected)
+                rung.set_statistics(self._joined_statistics(moments, rung))
+            batches: Sequence[Tensor] = torch.split(projected, sizes, row_dim(rung.shape))
             statistics = None
-            for batch, stream in zip(torch.split(projected, sizes, row_dim(rung.shape)), active, strict=True):
-                if stream.calibrated:
-                    latent = rung.normalize_calibrated(batch)
-                elif stream.noise is not None:
-                    latent = rung.corrupt(rung.normalize(batch), stream.noise[level])
-                else:
-                    latent, statistics = rung.normalize_with_statistics(batch)
-                latents.append(latent)
+            if streams[0].calibrated:
+                batches = [rung.normalize_calibrated(batch) for batch in batches]
+            else:
+                batches, statistics = rung.normalize(batches, clean=active[-1].noise is None, processes=processes)
+            latents = []
+            for batch, stream in zip(batches, active, strict=True):
+                latents.append(batch if stream.noise is None else rung.corrupt(batch, stream.noise[level]))
             activations.latents.append(latents)
             activations.statistics.append(statistics)
             hidden, below = rung.activate(torch.cat(latents, row_dim(rung.shape))), rung.shape
@@ -356,10 +410,11 @@ class Ladder(nn.Module):
         above = activations.outputs[stream]
         if self.task == "classification":
             above = above.softmax(-1)
+        processes = joined_processes(self)
         for level in self._decoded_levels():
             rung = self.rungs[level]
             assert rung.denoiser is not None
-            denoised[level] = rung.denoiser(activations.latents[level][stream], normalize(above, rung.shape))
+            denoised[level] = rung.denoiser(activations.latents[level][stream], normalize(above, rung.shape, processes))
             if rung.back is not None:
                 above = rung.back(denoised[level])
         return denoised
@@ -368,20 +423,43 @@ class Ladder(nn.Module):
         """Return the levels that the decoder visits, from the top down."""
         return range(self.top, self.cost_levels[0] - 1, -1) if self.cost_levels else range(0)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the clean output: class scores (logits), or the values of a regression.
+    def forward(
+        self,
+        x: Tensor,
+        labeled: Tensor | None = None,
+        targets: Tensor | None = None,
+        noise: Sequence[Tensor] | None = None,
+        weights: Tensor | None = None,
+    ) -> Tensor | Costs:
+        """Return the clean output: class scores (logits), or the values of a regression. With `labeled`: the costs.
 
         Training mode normalizes with the statistics of the batch, eval mode with those of `calibrate`.
 
         Parameters
         ----------
         x : Tensor of shape (rows, *input_shape)
+            For the costs: the unlabeled rows.
+        labeled, targets, noise, weights
+            As for `costs`. Wrappers such as `DistributedDataParallel` see only this call, and not that of `costs`.
+            Without labeled rows, give empty tensors.
 
         Returns
         -------
-        Tensor of shape (rows, outputs)
+        Tensor of shape (rows, outputs), or Costs
+
+        Examples
+        --------
+        >>> from tikas import Dense
+        >>> ladder = Ladder(input_shape=(4,), rungs=[Dense(3)])
+        >>> ladder(torch.rand(8, 4)).shape
+        torch.Size([8, 3])
+        >>> ladder(torch.rand(8, 4), torch.rand(6, 4), torch.arange(6) % 3).denoising.shape
+        torch.Size([2])
         """
-        return self.encode(x)[1]
+        if labeled is None:
+            return self.encode(x)[1]
+        check_synchronized(self)
+        return self._costs(x, labeled, targets, noise, weights)
 
     def encode(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the clean latent z of the top, and the output computed from it.
@@ -403,7 +481,8 @@ class Ladder(nn.Module):
         """
         self._check_rows(x)
         if self.training:
-            check_two_rows(x.shape[row_dim(self.shapes[0])])
+            if joined_processes(self) is None:
+                check_two_rows(x.shape[row_dim(self.shapes[0])])
         elif not is_exporting() and not is_calibrated(self.calibrated):
             raise RuntimeError(
                 "This ladder has no statistics for eval mode yet: call ladder.calibrate(rows) with training rows first."
@@ -412,16 +491,19 @@ class Ladder(nn.Module):
         return activations.latents[-1][0], activations.outputs[0]
 
     @torch.no_grad()
-    def calibrate(self, x: Tensor | Iterable[Tensor], chunk: int | None = None) -> Self:
+    def calibrate(self, x: Tensor | Iterable[Any], chunk: int | None = None) -> Self:
         """Set the statistics for eval mode to the exact statistics of these rows.
 
         The statistics of a rung are those of all rows, with the rungs below it already calibrated. If there are too
-        many rows for one pass, they are encoded in chunks, in one pass for each rung.
+        many rows for one pass, they are encoded in chunks, in one pass for each rung. A ladder that
+        `tikas.distributed.synchronize` returned takes the rows of all processes, each of which has to call this.
 
         Parameters
         ----------
-        x : Tensor of shape (rows, *input_shape), or iterable of such
+        x : Tensor of shape (rows, *input_shape), or iterable of batches
             At least two rows: all training rows for the best result, or the labeled ones as the paper's authors did.
+            Batches are tensors, or tuples whose first element has the rows, as a `DataLoader` returns them. They are
+            read once for each rung, so a generator is refused.
         chunk : int, optional
             Number of rows in a chunk. Default: depends on the size of the largest level.
 
@@ -438,32 +520,18 @@ class Ladder(nn.Module):
         >>> bool(torch.allclose(ladder(rows)[:1], ladder(rows[:1]), atol=1e-5))  # no row depends on another
         True
         """
-        if isinstance(x, Tensor):
-            check_rows(x, self.shapes[0], self._member_dims)
-            check_two_rows(x.shape[row_dim(self.shapes[0])])
-        chunks = self._split_rows(x, chunk) if isinstance(x, Tensor) else x
+        chunks = row_chunks(x, lambda rows: self._split_rows(rows, chunk))
         if isinstance(chunks, tuple) and len(chunks) == 1:
-            self._calibrate_in_one_pass(chunks[0].to(self.rungs[-1].mean))
+            self._encode(Stream(chunks[0].to(self.rungs[-1].mean), self.top, calibrated=True), calibrate=True)
         else:
             for level, rung in enumerate(self.rungs[1:], 1):
                 rung.set_statistics(self._statistics_at(level, chunks))
         self.calibrated.fill_(True)
         return self
 
-    def _calibrate_in_one_pass(self, hidden: Tensor) -> None:
-        """Set each rung's statistics from W h of all rows at once; only two levels are in memory at a time."""
-        hidden = self.rungs[0].activate(hidden)
-        for rung in self.rungs[1:]:
-            projected = rung.up(hidden)
-            moments = Moments(rung.shape)
-            moments.add(projected)
-            rung.set_statistics(moments.statistics())
-            for part in projected.split(MAX_CHUNK_ROWS_CPU, row_dim(rung.shape)):
-                part.copy_(rung.activate(rung.normalize_calibrated(part)))
-            hidden = projected
-
     def _split_rows(self, x: Tensor, chunk: int | None = None) -> tuple[Tensor, ...]:
-        """Split rows into chunks of `chunk` rows; by default, of a number that depends on the largest level."""
+        """Check rows and split them into chunks of `chunk` rows; the default depends on the largest level."""
+        check_rows(x, self.shapes[0], self._member_dims)
         count = x.shape[row_dim(self.shapes[0])]
         # Values of a row at the largest level, in all members of a packed ensemble
         values = prod(self.rungs[-1].mean.shape[:-1]) * max(map(prod, self.shapes))
@@ -479,6 +547,12 @@ class Ladder(nn.Module):
         for rows in chunks:
             below = self._encode(Stream(rows.to(self.rungs[-1].mean), level - 1, calibrated=True))
             moments.add(rung.up(below.outputs[0]))
+        return self._joined_statistics(moments, rung)
+
+    def _joined_statistics(self, moments: Moments, rung: Rung) -> Statistics:
+        """Return the statistics of these rows and those of the other processes."""
+        moments.join(self.processes, like=rung.mean)
+        check_two_rows(moments.count // prod(rung.shape[1:]))
         return moments.statistics()
 
     @torch.no_grad()
@@ -510,6 +584,50 @@ class Ladder(nn.Module):
         check_two_rows(count)
         denoised = self._decode(self._encode(Stream(x, self.top, self._noise(noise, x, count))), stream=0)
         return [denoised.get(level) for level in range(len(self.rungs))]
+
+    @torch.no_grad()
+    def trace(self, x: Tensor, noise: Sequence[Tensor] | None = None) -> list[Denoising | None]:
+        """Return what the denoising function of each level gets and returns. Normalized as in `denoise`.
+
+        Parameters
+        ----------
+        x : Tensor of shape (rows, *input_shape)
+        noise : sequence of Tensor, optional
+            As for `costs`.
+
+        Returns
+        -------
+        list of Denoising or None
+            For each level, the input first; None for levels without a cost.
+
+        Examples
+        --------
+        >>> from tikas import Dense
+        >>> ladder, rows = Ladder(input_shape=(4,), rungs=[Dense(5), Dense(3)], costs=(10, 0, 1)), torch.rand(8, 4)
+        >>> input_level, _, top = ladder.trace(rows)
+        >>> bool((input_level.clean == rows).all()), top.denoised.shape
+        (True, torch.Size([8, 3]))
+        """
+        self._check_rows(x)
+        count = x.shape[row_dim(self.shapes[0])]
+        check_two_rows(count)
+        activations = self._encode(Stream(x, self.top, self._noise(noise, x, count)), Stream(x, self.top))
+        denoised = self._decode(activations, stream=0)
+        traced: list[Denoising | None] = [None] * len(self.rungs)
+        for level in self.cost_levels:
+            rung = self.rungs[level]
+            if level < self.top:
+                back = self.rungs[level + 1].back
+                assert back is not None
+                above = back(denoised[level + 1])
+            else:
+                above = activations.outputs[0]
+                if self.task == "classification":
+                    above = above.softmax(-1)
+            corrupted, clean = activations.latents[level]
+            estimate = rung.normalize_denoised(denoised[level], activations.statistics[level])
+            traced[level] = Denoising(corrupted, normalize(above, rung.shape), estimate, clean)
+        return traced
 
     def draw_noise(self, rows: Tensor, count: int, generator: torch.Generator | None = None) -> list[Tensor]:
         """Draw standard-normal noise for `costs`.
@@ -657,7 +775,65 @@ def squared_distance(one: Tensor, other: Tensor, shape: tuple[int, ...]) -> Tens
     down all operations on it on a CPU.
     """
     dims = tuple(range(row_dim(shape), 0))
-    return (one - other).square().sum(dims) / (one.shape[row_dim(shape)] * prod(shape))
+    return (one - other).square().sum(dims) / (max(1, one.shape[row_dim(shape)]) * prod(shape))
+
+
+def average_costs(
+    processes: Processes,
+    supervised: Tensor,
+    denoising: Sequence[Tensor],
+    output: Tensor,
+    weights: Tensor | None,
+    unlabeled: int,
+) -> list[Tensor]:
+    """Return the supervised and the denoising costs of the batch that processes share.
+
+    `output` and `weights` are those of this process's labeled rows, and `unlabeled` is its number of unlabeled rows.
+    """
+    labeled = output.shape[-2]
+    share = torch.full_like(supervised, labeled) if weights is None or not labeled else weights.sum(-1)
+    shares = torch.stack([share.to(supervised), *[torch.full_like(supervised, unlabeled)] * len(denoising)], -1)
+    # A process without labeled rows has to run the backward pass of the others: the empty sum is in the graph.
+    supervised = supervised + output.narrow(-2, 0, 0).sum((-2, -1))
+    average = processes.average(torch.stack([supervised, *denoising], -1), shares)
+    return [cost.clone() for cost in average.unbind(-1)]  # FSDP takes no views
+
+
+def joined_processes(model: Model) -> Processes | None:
+    """Return the processes that share batches in training; None in eval mode, and if this process has all rows."""
+    processes = model.processes
+    return processes if processes is not None and model.training and processes.size > 1 else None
+
+
+def row_chunks(
+    rows: Tensor | Iterable[Any], split: Callable[[Tensor], tuple[Tensor, ...]]
+) -> tuple[Tensor, ...] | RowBatches:
+    """Return rows in chunks that can be read several times, from a tensor or an iterable of batches.
+
+    `split` checks a tensor and splits it.
+    """
+    if isinstance(rows, Tensor):
+        return split(rows)
+    if isinstance(rows, Iterator):
+        raise TypeError(
+            f"Got rows as {type(rows).__name__}, which can be read only once, but calibrate reads them several times. "
+            "Give a tensor, a list of batches or a DataLoader."
+        )
+    return RowBatches(rows, split)
+
+
+class RowBatches:
+    """The rows of batches, which are tensors or begin with one: ``(rows, targets)``."""
+
+    def __init__(self, batches: Iterable[Any], split: Callable[[Tensor], tuple[Tensor, ...]]) -> None:
+        self.batches = batches
+        self.split = split
+
+    def __iter__(self) -> Iterator[Tensor]:
+        for batch in self.batches:
+            rows = batch[0] if isinstance(batch, tuple | list) else batch
+            check_tensor(rows)
+            yield from self.split(rows)
 
 
 # Checks of user input
@@ -765,6 +941,28 @@ def check_training_mode(model: nn.Module) -> None:
         raise RuntimeError(
             f"costs needs training mode, but this {type(model).__name__} is in eval mode: call train() first. For the "
             "costs of validation rows, call train() too, and use torch.no_grad()."
+        )
+
+
+def check_synchronized(model: Model) -> None:
+    """Raise RuntimeError if this is one of several processes, and nothing was said about the statistics."""
+    if model.processes is None and world_size() > 1 and torch.is_grad_enabled():
+        raise RuntimeError(
+            f"{world_size()} processes train this {type(model).__name__}, and each would normalize with the statistics "
+            "of its own rows. Call tikas.distributed.synchronize(model) before it is wrapped: then all together learn "
+            "what one process learns from all rows. For statistics and costs of each process's own rows, call "
+            "synchronize(model, group=torch.distributed.new_subgroups(1)[0])."
+        )
+
+
+def check_called_by_forward() -> None:
+    """Raise RuntimeError in one of several processes, where wrappers average the gradients of `forward` alone."""
+    if world_size() > 1 and torch.is_grad_enabled():
+        raise RuntimeError(
+            f"costs bypasses DistributedDataParallel, so the gradients of the {world_size()} processes would not be "
+            "averaged. Call the wrapper instead, ddp(unlabeled, labeled, targets), which returns the same costs. A "
+            "loop without a wrapper, which averages gradients itself, calls model(unlabeled, labeled, targets). For "
+            "costs that are only looked at, use torch.no_grad()."
         )
 
 

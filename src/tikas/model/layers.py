@@ -13,7 +13,15 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from tikas.model.denoisers import Denoiser
-from tikas.model.normalization import Statistics, normalize, normalize_with_statistics, per_member, per_unit
+from tikas.model.normalization import (
+    Processes,
+    Statistics,
+    normalize,
+    normalize_together,
+    normalize_with_statistics,
+    per_member,
+    per_unit,
+)
 from tikas.model.specs import Conv, Dense, GlobalMeanPool, MaxPool, MeanPool, Pool, RungSpec
 
 MIN_POOL_DEVIATION = 0.1
@@ -139,13 +147,18 @@ class Rung(nn.Module):
         """Set the statistics that eval mode normalizes with."""
         raise NotImplementedError
 
-    def normalize(self, projected: Tensor) -> Tensor:
-        """Normalize z_pre with the statistics of the batch."""
-        return projected
+    def normalize(
+        self,
+        batches: Sequence[Tensor],
+        *,
+        clean: bool,  # noqa: ARG002
+        processes: Processes | None = None,  # noqa: ARG002
+    ) -> tuple[Sequence[Tensor], Statistics | None]:
+        """Normalize z_pre of each batch with the statistics of that batch; those of the last are returned if `clean`.
 
-    def normalize_with_statistics(self, projected: Tensor) -> tuple[Tensor, Statistics | None]:
-        """Normalize z_pre with the statistics of the batch, and return them."""
-        return projected, None
+        `processes` are those that share the batches.
+        """
+        return batches, None
 
     def normalize_calibrated(self, projected: Tensor) -> Tensor:
         """Normalize z_pre with the statistics that `Ladder.calibrate` set."""
@@ -186,11 +199,17 @@ class NormalizedRung(Rung):
     def add_back(self) -> None:
         self.back = self.back_type(self.spec, self.below)
 
-    def normalize(self, projected: Tensor) -> Tensor:
-        return normalize(projected, self.shape)
-
-    def normalize_with_statistics(self, projected: Tensor) -> tuple[Tensor, Statistics]:
-        return normalize_with_statistics(projected, self.shape)
+    def normalize(
+        self, batches: Sequence[Tensor], *, clean: bool, processes: Processes | None = None
+    ) -> tuple[Sequence[Tensor], Statistics | None]:
+        if processes is not None:
+            results = normalize_together(batches, self.shape, processes)
+            return [normalized for normalized, _ in results], results[-1][1]
+        if not clean:
+            return [normalize(batch, self.shape) for batch in batches], None
+        *corrupted, last = batches
+        normalized, statistics = normalize_with_statistics(last, self.shape)
+        return [*(normalize(batch, self.shape) for batch in corrupted), normalized], statistics
 
     def normalize_calibrated(self, projected: Tensor) -> Tensor:
         return Statistics(per_unit(self.mean, self.shape), per_unit(self.deviation, self.shape)).normalize(projected)

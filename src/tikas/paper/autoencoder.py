@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from tikas.data.batches import generator
 from tikas.model.ladder import Costs, Ladder, Stream, squared_distance
 from tikas.model.layers import DenseBack, DenseRung
+from tikas.model.normalization import normalize
 from tikas.model.specs import Dense
 from tikas.training.recipe import Recipe
 
@@ -86,7 +87,7 @@ class _HiddenLayer(DenseRung):
     """A hidden layer of the decoder: ReLU(N(V d) + β)."""
 
     def forward(self, hidden: Tensor) -> Tensor:
-        return self.activate(self.normalize(self.up(hidden)))
+        return self.activate(normalize(self.up(hidden), self.shape))
 
 
 class _PixelLayer(DenseBack):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
-import re
 import subprocess
 import warnings
 from collections import Counter
@@ -19,46 +17,6 @@ from tikas.paper.experiments import Summary
 from tikas.training.recipe import Recipe
 
 Record = Mapping[str, Any]
-
-CPU_INFO = Path("/proc/cpuinfo")
-
-
-# Where a record comes from
-
-
-def hardware(device: Any) -> str:
-    """Return the name of the GPU, or of the processor with the number of threads.
-
-    Set the environment variable TIKAS_SHARED if other programs use the same hardware: ", shared" is then added,
-    because the seconds are not comparable with others.
-    """
-    import torch
-
-    if torch.device(device).type == "cuda":
-        name = torch.cuda.get_device_name(device)
-    else:
-        name = f"{_processor()}, {torch.get_num_threads()} threads"
-    return f"{name}, shared" if os.environ.get("TIKAS_SHARED") else name
-
-
-def _processor() -> str:
-    """Return the name of the processor, with its family if the name has no number, as on some virtual machines."""
-    try:
-        info = dict(re.findall(r"^(.+?)\s*: (.*)$", CPU_INFO.read_text(), re.MULTILINE))
-        name: str = info["model name"]
-        has_number = re.search(r"\d", name.partition("@")[0])  # after the @ is the clock rate
-        return name if has_number else f"{name} (family {info['cpu family']}, model {info['model']})"
-    except (OSError, KeyError):
-        return platform.processor() or platform.machine()
-
-
-def versions() -> dict[str, str]:
-    """Return the versions of tikas, PyTorch and Python."""
-    import torch
-
-    import tikas
-
-    return {"tikas": tikas.__version__, "torch": torch.__version__, "python": platform.python_version()}
 
 
 def revision() -> str:

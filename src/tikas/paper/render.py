@@ -20,8 +20,8 @@ import typer
 from scipy import stats
 
 from tikas.paper.experiments import CURVE, EXPERIMENTS, TABLE_4, TABLES, Experiment, Summary, Table, select
+from tikas.paper.figures import Errors, Timing, plot_error_against_seconds, plot_errors
 from tikas.paper.records import Measurement, Records
-from tikas.report.plots import Errors, Timing, plot_error_against_seconds, plot_errors
 
 Verdict = Literal["better", "compatible", "worse", "untested"]
 
@@ -295,7 +295,7 @@ def draw_figures(records: Records, folder: Path) -> list[Path]:
     for table in TABLES:
         rows: dict[str, dict[str, Errors]] = {}
         for title, cells in table.rows.items():
-            row = {str(cell.labels): _errors(cell, records) for cell in cells if isinstance(cell, Experiment)}
+            row = {str(cell.labels): errors_of(cell, records) for cell in cells if isinstance(cell, Experiment)}
             if row:
                 rows[title] = row
         if any(errors.measured for row in rows.values() for errors in row.values()):
@@ -308,7 +308,8 @@ def draw_figures(records: Records, folder: Path) -> list[Path]:
     return drawn
 
 
-def _errors(experiment: Experiment, records: Records) -> Errors:
+def errors_of(experiment: Experiment, records: Records) -> Errors:
+    """Return the measured errors of an experiment and the published ones, for a figure."""
     measurement, published = records.measurement(experiment.key), experiment.published
     measured = list(measurement.errors.values()) if measurement else []
     return Errors(measured, published.mean if published else None, published.deviation if published else None)

@@ -19,12 +19,14 @@ from tikas.data.transforms import TRANSFORMS
 from tikas.model.ladder import Model
 from tikas.paper.autoencoder import Autoencoder
 from tikas.paper.experiments import Experiment, Summary
-from tikas.paper.records import Records, append_record, hardware, revision, versions
+from tikas.paper.records import Records, append_record, revision
 from tikas.training.callbacks import progress_bar
 from tikas.training.checkpoint import UNFINISHED, Checkpointer
+from tikas.training.distributed import LostProcessError, join
 from tikas.training.ensemble import to_device
 from tikas.training.environment import full_precision, pick_device
 from tikas.training.recipe import Preprocess, Recipe
+from tikas.training.summary import hardware, versions
 from tikas.training.trainer import Build, Trainer, error_of
 
 
@@ -60,7 +62,8 @@ def reproduce(
     """Measure every member that has no record, and append its record to a file as soon as its ensemble is finished.
 
     Neighboring experiments with equal `ensemble_key` train as one ensemble. An experiment that fails does not stop the
-    others; Ctrl-C does. The same call resumes from the snapshots beside the file.
+    others; Ctrl-C does. The same call resumes from the snapshots beside the file. Processes of torchrun share the
+    members of each ensemble, and the first writes the records.
 
     Parameters
     ----------
@@ -122,6 +125,8 @@ def reproduce(
                 new = _measure(ensemble, trainer, train, test, checkpointer, outcome)
         except KeyboardInterrupt:
             outcome.interrupted = True
+        except LostProcessError:
+            raise
         except (ArithmeticError, MemoryError, OSError, RuntimeError, ValueError) as error:
             outcome.failures |= {member.experiment.name: str(error) for member in ensemble}
         for index, record in new.items():
@@ -185,18 +190,24 @@ def _measure(
     checkpointer: Checkpointer,
     outcome: Outcome,
 ) -> dict[int, dict[str, Any]]:
-    """Train an ensemble, and return a record of each member that was trained to its end, by its index."""
+    """Train an ensemble, and return a record of each member that was trained to its end, by its index.
+
+    Of several processes the first measures the members, and the others return nothing.
+    """
     started = time.perf_counter()
     device = pick_device(trainer.device)
     splits: list[Split] = []
     for experiment, seed in ensemble:
         labels = None if experiment.labels == "all" else experiment.labels
         splits.append(split(train.targets, labels, validation=experiment.validation, seed=seed))
-    result = trainer.fit(train, splits, [seed for _, seed in ensemble])
+    with join(device) as world:
+        result = trainer.fit(train, splits, [seed for _, seed in ensemble])
     outcome.interrupted = result.interrupted
     for index, reason in result.failed.items():
         experiment, seed = ensemble[index]
         outcome.failures[f"{experiment.name}, seed {seed}"] = reason
+    if not world.is_first:
+        return {}
 
     records: dict[int, dict[str, Any]] = {}
     for index, model, history in zip(result.indices, result.members, result.histories, strict=True):
@@ -222,8 +233,11 @@ def _measure(
         "hardware": hardware(device),
         "versions": versions(),
     }
-    # If the ensemble was resumed or interrupted, or members diverged, its seconds are not those of a complete run.
-    complete = not (checkpointer.resumed_after or result.interrupted or result.failed)
+    if world.size > 1:
+        shared["processes"] = world.size
+    # If the ensemble was resumed, interrupted or spread over processes, or members diverged, its seconds are not those
+    # of a complete run in one process.
+    complete = not (checkpointer.resumed_after or result.interrupted or result.failed or world.size > 1)
     for index, record in records.items():
         record |= shared
         if not complete:

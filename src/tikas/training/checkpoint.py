@@ -64,7 +64,7 @@ def write_tensors(path: str | Path, tensors: Mapping[str, Tensor], header: Mappi
     text = json.dumps(header, sort_keys=True)
     payload = save(tensors, {_HEADER: text, _CHECKSUM: _checksum(text, tensors)})
     try:
-        _replace_file(path, payload)
+        replace_file(path, payload)
     except OSError as error:
         raise type(error)(
             error.errno,
@@ -132,7 +132,7 @@ def _checksum(header: str, tensors: Mapping[str, Tensor]) -> str:
     return f"{total:08x}"
 
 
-def _replace_file(path: Path, payload: bytes) -> None:
+def replace_file(path: Path, payload: bytes) -> None:
     """Write a temporary file beside `path`, sync it to the disk, and rename it. Devices and pipes are an OSError."""
     target = Path(os.path.realpath(path))  # of a link, the file that it points to
     if target.exists() and not target.is_file() and not target.is_dir():
@@ -240,11 +240,12 @@ class Checkpointer:
         self._started = time.monotonic()
         self._duration: float | None = None
 
-    def open(self, identities: Sequence[Mapping[str, Any]]) -> list[int]:
+    def open(self, identities: Sequence[Mapping[str, Any]], members: Iterable[int] | None = None) -> list[int]:
         """Lock the members of a fit, and return after how many updates each one's snapshot was taken, 0 without one.
 
         Members that trained together resume from the same update, or begin together: if the process died while their
-        snapshots were written, only some of them have the newest one.
+        snapshots were written, only some of them have the newest one. `members` are those that this process trains,
+        by default all.
 
         Raises
         ------
@@ -259,28 +260,28 @@ class Checkpointer:
         self.folder.mkdir(parents=True, exist_ok=True)
         found: dict[str, dict[int, _Found]] = {}
         try:
-            for member, identity in enumerate(identities):
+            for member in range(len(identities)) if members is None else members:
                 name = self.name(member)
                 self._lock(name)
                 for partial in self._partial_files(name):
                     partial.unlink()
-                found[name] = self._find(name, identity)
+                found[name] = self._find(name, identities[member])
         except BaseException:
             self.close()
             raise
         newest = {name: max(snapshots, default=0) for name, snapshots in found.items()}
-        chosen = []
+        chosen = dict.fromkeys(map(self.name, range(len(identities))), 0)
         for name, snapshots in found.items():
             complete = [
                 updates
                 for updates, snapshot in snapshots.items()
                 if all(newest.get(other, updates) >= updates for other in snapshot.together)
             ]
-            chosen.append(max(complete, default=0))
             if complete:
+                chosen[name] = max(complete)
                 self._latest[name] = snapshots[max(complete)].generation
         self._started = time.monotonic()
-        return chosen
+        return list(chosen.values())
 
     def close(self) -> None:
         """Unlock the members."""
@@ -420,10 +421,10 @@ class Checkpointer:
                 continue
             if not _is_snapshot(tensors, header):
                 raise ModelFileError(f"{self._path(name, generation)} is not a snapshot. Give another folder.")
-            differences = _differences(header["identity"], identity, self._accept)
-            if differences:
+            changes = differences(header["identity"], identity, self._accept)
+            if changes:
                 raise ValueError(
-                    f"{self.folder} has a snapshot of another fit, which differs in {'; '.join(differences)}. Use the "
+                    f"{self.folder} has a snapshot of another fit, which differs in {'; '.join(changes)}. Use the "
                     f"same settings and data to continue it, or {self._restart_hint} to begin again."
                 )
             found[int(header["updates"])] = _Found(generation, header["together"])
@@ -503,7 +504,7 @@ def _digest(arrays: Iterable[NDArray[Any]]) -> str:
     return digest.hexdigest()[:16]
 
 
-def _differences(saved: Mapping[str, Any], given: Mapping[str, Any], accept: Collection[str]) -> list[str]:
+def differences(saved: Mapping[str, Any], given: Mapping[str, Any], accept: Collection[str] = ()) -> list[str]:
     """Say for each field in which two identities differ what it was and what it is."""
     found = []
     for name, value in given.items():

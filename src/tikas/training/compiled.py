@@ -56,6 +56,8 @@ class CompiledEngine:
         `torch.bfloat16`, or `torch.float32` for the dtype of the parameters.
     """
 
+    preparation = "compiling the update, up to half a minute the first time"
+
     def __init__(self, models: Sequence[Model], batches: Batches, dtype: torch.dtype = torch.float32) -> None:
         self.batches = batches
         self.members = len(models)

@@ -170,6 +170,7 @@ class CudaGraphEngine:
         self.batches = batches
         self.members = len(models)
         self.dtype = torch.bfloat16 if compiled and not exact else torch.float32
+        self.preparation = ("compiling the update, and " if compiled else "") + "capturing a CUDA graph"
         self.eager = EagerEngine(models, batches, capturable=True)
         if compiled:
             costs = compile_function(self.eager.model.training_costs)
@@ -248,7 +249,7 @@ class SideBySideEngine:
             CudaGraphEngine([model], batches.for_member(member), compiled=compiled, exact=exact)
             for member, model in enumerate(copies)
         ]
-        self.dtype = self.engines[0].dtype
+        self.dtype, self.preparation = self.engines[0].dtype, self.engines[0].preparation
         self._streams = [SideStream(batches.device) for _ in models]
 
     def train_epoch(self, rates: Tensor, first: int = 0) -> Tensor:

@@ -29,6 +29,8 @@ class Engine(Protocol):
 
     members: int
     batches: Batches
+    preparation: str
+    """What the first update does before it trains, if that takes long: shown until the first epoch is complete."""
 
     def train_epoch(self, rates: Tensor, first: int = 0) -> Tensor:
         """Train for one epoch, or for the part of it that begins with update `first`: whole blocks of the batches.
@@ -73,6 +75,8 @@ class EagerEngine:
         Whether updates can be captured in a CUDA graph.
     """
 
+    preparation = ""
+
     def __init__(self, models: Sequence[Model], batches: Batches, *, capturable: bool = False) -> None:
         self.batches = batches
         self.members = len(models)
@@ -100,13 +104,17 @@ class EagerEngine:
         """Make one update; return the costs before it, ``(*members, 1 + levels)``."""
         self.model.zero_grad()
         costs = self.costs(*batch)
-        costs.total.sum().backward()
+        self.backward(costs)
         if rate.dim():
             self.step_at_rates(rate)
         else:
             self.rate.copy_(rate)
             self.optimizer.step()
         return record(costs)
+
+    def backward(self, costs: Costs) -> None:
+        """Compute the gradients."""
+        costs.total.sum().backward()
 
     @torch.no_grad()
     def step_at_rates(self, rates: Tensor) -> None:
@@ -208,8 +216,13 @@ def choose_engine(models: Sequence[Model], batches: Batches, updates: int, *, ex
 
     On a CPU, dense ladders are compiled if that pays off and a C++ compiler works; everything else runs eagerly. On a
     GPU, ladders run in CUDA graphs; if compiling pays off, dense ladders run in the fused kernels and others are
-    compiled. With `exact`, products have full float32 precision.
+    compiled. With `exact`, products have full float32 precision. Where processes share the rows, everything runs
+    eagerly.
     """
+    if batches.share[1] > 1:
+        from tikas.training.distributed import DistributedEngine
+
+        return DistributedEngine(models, batches)
     first, on_gpu = models[0], batches.device.type == "cuda"
     if not first.packable:  # modules may do what no compiler follows
         return EagerEngine(models, batches)

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from numpy.typing import NDArray
+from torch import distributed
 
 from tikas.data.batches import generator
 
@@ -31,9 +32,24 @@ _TUNED_BY = (
 )
 """Environment variables that set these."""
 
+TORCHRUN_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+"""Environment variables in which torchrun tells a process its number, and how to reach the others."""
+
+
+def is_first_process() -> bool:
+    """Return whether this is process 0, or the only one: it alone prints, and writes what all have."""
+    if distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank() == 0
+    return not started_by_torchrun() or int(os.environ["RANK"]) == 0
+
+
+def started_by_torchrun() -> bool:
+    """Return whether this is one of several processes that torchrun, or another launcher in its way, has started."""
+    return all(os.environ.get(name) for name in TORCHRUN_VARIABLES) and int(os.environ["WORLD_SIZE"]) > 1
+
 
 def pick_device(device: str | torch.device | None = None) -> torch.device:
-    """Return the given device; by default a GPU if there is one, else the CPU.
+    """Return the given device; by default a GPU if there is one, else the CPU. Each process of torchrun has its GPU.
 
     Raises
     ------
@@ -41,15 +57,28 @@ def pick_device(device: str | torch.device | None = None) -> torch.device:
         If this machine has no such device.
     """
     if device is None:
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        return _gpu_of_process() if torch.cuda.is_available() else torch.device("cpu")
     try:
         found = torch.device(device)
+        if found == torch.device("cuda"):
+            found = _gpu_of_process()
         torch.zeros(1, device=found).item()  # fails on "meta", which computes nothing
     except (AssertionError, NotImplementedError, RuntimeError, TypeError) as error:
         raise ValueError(
             f"device={device!r} is not available on this machine. Give 'cpu', or 'cuda' if there is a GPU."
         ) from error
     return found
+
+
+def _gpu_of_process() -> torch.device:
+    """Return the GPU of this process: the one in use, or in a process of torchrun the one with the process's number."""
+    if distributed.is_available() and distributed.is_initialized():
+        return torch.device("cuda", torch.cuda.current_device())
+    number = os.environ.get("LOCAL_RANK", "")
+    # A launcher may show each process its own GPU alone.
+    if number.isdecimal() and int(number) < torch.cuda.device_count():
+        return torch.device("cuda", int(number))
+    return torch.device("cuda")
 
 
 def as_tensor(array: NDArray[Any]) -> torch.Tensor:
@@ -193,9 +222,10 @@ def private_random_state(seed: int | None = None) -> Iterator[None]:
         yield
 
 
-def seed_module_draws(seed: int, epoch: int) -> None:
+def seed_module_draws(seed: int, epoch: int, process: int = 0) -> None:
     """Seed what a module draws by itself in an epoch, such as dropout; call it within `private_random_state`."""
-    _seed_global_generators(generator(seed, f"module, epoch {epoch}").initial_seed())
+    purpose = f"module, epoch {epoch}" + (f", process {process}" if process else "")
+    _seed_global_generators(generator(seed, purpose).initial_seed())
 
 
 def _seed_global_generators(seed: int) -> None:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tikas.model.ladder import Model
 
 Calibration = Literal["all", "labeled"]
-Preprocess = Literal["none", "standardize", "whiten"]
+Preprocess = Literal["auto", "none", "columns", "pixels", "standardize", "whiten"]
 Precision = Literal["fast", "exact"]
 Network = tuple[int | str, ...]
 
@@ -42,11 +42,18 @@ MAX_RUNGS = 1000
 PIXEL_VARIANCE = 0.1
 """Pixels in [0, 1] have columns of less variance than this, on average; standardized columns have 1."""
 
+MAX_USUAL_RATE, MAX_USUAL_NOISE = 1.0, 5.0
+"""Larger learning rates, and noise of more than this many deviations, are told as mistakes."""
+
 CONSTANT = 1e-12
 """A column with less than this share of the largest variance is constant up to rounding."""
 
 CHUNK = 2**17
 """Values of which the variance is computed at a time, so that it needs little memory beside the rows."""
+
+
+class UnusualSettingWarning(UserWarning):
+    """A setting with which training is likely to learn nothing."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +66,10 @@ class Recipe:
     Parameters
     ----------
     task : {"classification", "regression"}, default="classification"
-    preprocess : {"none", "standardize", "whiten"}, default="none"
-        Transform of the rows: none, columns to mean 0 and deviation 1, or contrast normalization and ZCA of images.
+    preprocess : {"none", "columns", "pixels", "standardize", "whiten", "auto"}, default="none"
+        Transform of the rows: none; columns of a table by what they hold; pixels divided by their largest value;
+        columns to mean 0 and deviation 1; contrast normalization and ZCA of images. ``"auto"`` is for estimators, which
+        replace it by what they choose.
     network : str or sequence of (int, str or RungSpec), default=(1000, 500, 250, 250, 250)
         Hidden rungs from the bottom up: units of dense rungs, specs, or texts such as ``"conv 32 5 full"``,
         ``"max 2"``, ``"dense 100 tanh"`` and ``"global"``. A dense top is added, unless the network ends in
@@ -88,6 +97,13 @@ class Recipe:
         Training rows whose statistics are used for prediction; the paper's authors took the labeled ones.
     precision : {"fast", "exact"}, default="fast"
         ``"fast"``: bf16 or TF32 products where they are faster. ``"exact"``: float32 throughout.
+    early_stopping : bool, default=False
+        Whether a member keeps the weights of its smallest validation error, and training ends when the error of no
+        member has decreased by `tol` for `n_iter_no_change` epochs. Splits must have validation rows.
+    n_iter_no_change : int, default=10
+        Epochs without such a decrease that end the training.
+    tol : float, default=1e-4
+        Decrease that counts: of the share of wrong rows, or of the error of standardized targets.
 
     Examples
     --------
@@ -112,12 +128,16 @@ class Recipe:
     labeled_batch_size: int = 100
     calibration: Calibration = "all"
     precision: Precision = "fast"
+    early_stopping: bool = False
+    n_iter_no_change: int = 10
+    tol: float = 1e-4
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "labeled_batch_size"):
+        for name in ("epochs", "batch_size", "labeled_batch_size", "n_iter_no_change"):
             self._convert(name, _integer, "an integer")
-        for name in ("learning_rate", "annealed"):
+        for name in ("learning_rate", "annealed", "tol"):
             self._convert(name, _number, "a number")
+        self._convert("early_stopping", _boolean, "True or False")
         object.__setattr__(self, "network", _parse_network(self.network))
         for name in ("noise", "costs"):
             self._convert(name, _numbers, "a number or a sequence of numbers")
@@ -142,7 +162,9 @@ class Recipe:
             ("precision", Precision),
         ):
             self._require(getattr(self, name) in get_args(literal), name, "one of " + _quoted(get_args(literal)))
-        self._require(self.epochs >= 1, "epochs", "at least 1")
+        for name in ("epochs", "n_iter_no_change"):
+            self._require(getattr(self, name) >= 1, name, "at least 1")
+        self._require(0 <= self.tol < float("inf"), "tol", "a finite number of at least 0")
         for name in ("batch_size", "labeled_batch_size"):
             self._require(getattr(self, name) >= 2, name, "at least 2, for the statistics of a batch")
         self._require(0 < self.learning_rate < float("inf"), "learning_rate", "a finite number above 0")
@@ -297,6 +319,24 @@ def default_epochs(rows: NDArray[Any], batch_size: int, *, is_module: bool = Fal
     return max(min(300 if many else SMALL.epochs, 15_000 // updates), 10, ceil(900 / updates))
 
 
+def unusual_settings(recipe: Recipe, deviation: float) -> list[str]:
+    """Return a message for each setting that no network learns with; `deviation` is that of the training rows."""
+    messages = []
+    if recipe.learning_rate > MAX_USUAL_RATE:
+        messages.append(
+            f"learning_rate={recipe.learning_rate:g} moves every weight by about that much in an update, and weights "
+            "are about 1. Choose about 0.005, usually 0.0005 to 0.02."
+        )
+    bottom, *above = recipe.noise_per_level()
+    if bottom > MAX_USUAL_NOISE * max(1.0, deviation) or max(above) > MAX_USUAL_NOISE:
+        given = recipe.noise[0] if len(recipe.noise) == 1 else recipe.noise
+        messages.append(
+            f"noise={given} hides the values that it is added to: layers have a deviation of 1, the rows one of "
+            f"{deviation:.2g}. Choose about 0.2, usually 0.1 to 1."
+        )
+    return messages
+
+
 def check_module_settings(settings: Mapping[str, Any], network: str) -> None:
     """Raise if settings are for rungs, where the network (as the message names it) is a module with a Γ-model."""
     if settings["task"] != "classification":
@@ -373,6 +413,12 @@ def _integer(value: Any) -> int:
     if isinstance(value, bool):
         raise TypeError("a boolean is not a number")
     return index(value)
+
+
+def _boolean(value: Any) -> bool:
+    if type(value).__name__ not in ("bool", "bool_"):  # NumPy's, in both of its versions
+        raise TypeError("not a boolean")
+    return bool(value)
 
 
 def _number(value: Any) -> float:

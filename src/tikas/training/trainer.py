@@ -5,10 +5,10 @@ from __future__ import annotations
 import gc
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass, field, fields, replace
-from math import ceil, prod
+from math import ceil, inf, prod
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tikas.data.batches import WINDOW_BYTES, Batches, StreamedBatches
+from tikas.data.batches import WINDOW_BYTES, Batches, StreamedBatches, part_of
 from tikas.data.datasets import Dataset
 from tikas.data.sources import CHUNK_VALUES, RowSource, spread_sample
 from tikas.data.splits import Split
 from tikas.model.ladder import Model
-from tikas.training.callbacks import Progress
+from tikas.training.callbacks import Callback, Progress, closed_at_the_end
 from tikas.training.checkpoint import Checkpointer, Snapshot, identity_of
+from tikas.training.distributed import World, gather_members, train_together
 from tikas.training.engines import GPU_BLOCK, SECOND_THREAD_FROM, Engine, choose_engine, multiplications
 from tikas.training.environment import (
     arithmetic,
@@ -142,6 +143,10 @@ class TrainingResult:
 class Trainer:
     """Trains one member for each seed, all of them together as one ensemble where that is faster.
 
+    In processes that torchrun started, or that share a process group of `torch.distributed`, a single member learns
+    from batches whose rows the processes share, and the members of an ensemble are spread over the processes. All of
+    them have to make the same calls, and get the same result.
+
     Parameters
     ----------
     recipe : Recipe or sequence of Recipe
@@ -151,11 +156,14 @@ class Trainer:
         Default: a GPU if there is one, else the CPU.
     callbacks : sequence of callable, optional
         Each is called with a `Progress` before the first epoch and after every epoch, and about once a second within
-        long epochs of a fit with a checkpointer or with rows that are read from files.
+        long epochs that are trained in parts; in process 0 alone. If one returns True after an epoch, the members that
+        train then are finished. Those with a method ``close`` are closed at the end.
     build : callable, default=Recipe.build
         Builds a member from a recipe, the shape of a row, the number of outputs and a seed.
     checkpointer : Checkpointer, optional
         Saves snapshots while training, and on SIGTERM and Ctrl-C; the same call resumes from them.
+    keep_interrupted : bool, default=True
+        Whether Ctrl-C after the first epoch ends the training with what was trained, instead of a KeyboardInterrupt.
 
     Examples
     --------
@@ -172,15 +180,18 @@ class Trainer:
         self,
         recipe: Recipe | Sequence[Recipe],
         device: str | torch.device | None = None,
-        callbacks: Sequence[Callable[[Progress], None]] = (),
+        callbacks: Sequence[Callback] = (),
         build: Build = Recipe.build,
         checkpointer: Checkpointer | None = None,
+        *,
+        keep_interrupted: bool = True,
     ) -> None:
         self.recipe = recipe
         self.device = device
         self.callbacks = callbacks
         self.build = build
         self.checkpointer = checkpointer
+        self.keep_interrupted = keep_interrupted
 
     def fit(
         self, dataset: Dataset, splits: Sequence[Split], seeds: Sequence[int], start: Sequence[Model] | None = None
@@ -211,7 +222,10 @@ class Trainer:
         torch.OutOfMemoryError
             If a single member does not fit into the memory of the device.
         KeyboardInterrupt
-            If Ctrl-C was pressed before the first epoch was complete. Later on, the result is what was trained.
+            If Ctrl-C was pressed before the first epoch was complete, or without `keep_interrupted`. Later on, the
+            result is what was trained.
+        LostProcessError
+            If another process of the training died, or stopped with an error.
         """
         recipes = [self.recipe] * len(seeds) if isinstance(self.recipe, Recipe) else list(self.recipe)
         _check_members(recipes, splits, seeds)
@@ -219,8 +233,15 @@ class Trainer:
         result = TrainingResult()
         modules = recipes[0].is_module or self.build is not Recipe.build  # these may draw from global generators
         locked = nullcontext() if self.checkpointer is None else closing(self.checkpointer)
-        with training_environment(), private_random_state() if modules else nullcontext(), locked:
-            run = _Run(self, dataset, device, recipes, splits, seeds, start)
+        with (
+            training_environment(),
+            private_random_state() if modules else nullcontext(),
+            locked,
+            closed_at_the_end(self.callbacks),
+            train_together(device) as world,
+        ):
+            spread = world.size > 1 and len(seeds) > 1
+            run = _Run(self, world, dataset, device, recipes, splits, seeds, start)
             queue = run.groups()
             run.group_count = len(queue)
             while queue and not result.interrupted:
@@ -229,7 +250,7 @@ class Trainer:
                     _Group(run, members).train(result)
                     run.epochs_done = epochs_before + recipes[0].epochs  # also where all of the group diverged
                 except KeyboardInterrupt:
-                    if not result.members:
+                    if not (result.members or spread) or not self.keep_interrupted:
                         raise
                     result.interrupted = True
                     break
@@ -248,6 +269,10 @@ class Trainer:
                 run.group_count += 1
                 run.epochs_done = epochs_before
                 run.report([], f"out of memory: {len(members)} members continue in two groups")
+            if spread:
+                gather_members(world, result, run.build, self.checkpointer)
+                if result.interrupted and not result.members:
+                    raise KeyboardInterrupt
         if not result.members:
             if self.checkpointer is not None:  # with other settings, the next fit could not continue from them
                 self.checkpointer.delete(range(len(seeds)))
@@ -261,6 +286,7 @@ class _Run:
     def __init__(
         self,
         trainer: Trainer,
+        world: World,
         dataset: Dataset,
         device: torch.device,
         recipes: Sequence[Recipe],
@@ -270,6 +296,10 @@ class _Run:
     ) -> None:
         self.trainer, self.dataset, self.device, self.start = trainer, dataset, device, start
         self.recipes, self.splits, self.seeds = recipes, splits, seeds
+        self.members = range(len(seeds))[world.rank :: world.size] if len(seeds) > 1 else range(1)
+        """Those that this process trains."""
+        self.world = world.alone() if len(seeds) > 1 else world
+        """The processes that share rows with this one."""
         self.streamed = isinstance(dataset.rows, RowSource)
         if isinstance(dataset.rows, RowSource):
             _check_kept_rows(dataset.rows, splits)
@@ -283,23 +313,28 @@ class _Run:
         self._reported = time.perf_counter()
         self._calibrated_on: tuple[NDArray[np.int64], Tensor] | None = None
         self.updates_done = [0] * len(seeds)
-        if trainer.checkpointer is not None:
-            variant = trainer.checkpointer.variant
-            self.updates_done = trainer.checkpointer.open(
-                [
-                    identity_of(*member, dataset, device, variant, None if start is None else start[index])
-                    for index, member in enumerate(zip(recipes, seeds, splits, strict=True))
-                ]
-            )
+        checkpointer = trainer.checkpointer
+        if checkpointer is None and world.size == 1:
+            return
+        variant = "" if checkpointer is None else checkpointer.variant
+        identities = [
+            identity_of(*member, dataset, device, variant, None if start is None else start[index])
+            for index, member in enumerate(zip(recipes, seeds, splits, strict=True))
+        ]
+        world.require_equal(identities)
+        if checkpointer is not None:
+            opened = checkpointer.open(identities, self.members) if self.world.rank == 0 else None
+            self.updates_done = self.world.first(opened)
 
     def groups(self) -> list[list[int]]:
-        """Return the members by the groups in which they train: of equal progress, and together small enough."""
+        """Return this process's members by the groups in which they train: of equal progress, and small enough."""
         size = 1
-        if self.first.packable and len(self.seeds) > 1:
-            size = max(1, int(MEMORY_SHARE * _free_bytes(self.device) // self._bytes_per_member()))
+        if self.first.packable and len(self.members) > 1:
+            neighbors = self.world.neighbors if self.device.type == "cpu" else 1
+            size = max(1, int(MEMORY_SHARE * _free_bytes(self.device) / neighbors // self._bytes_per_member()))
         groups = []
-        for updates in sorted(set(self.updates_done), reverse=True):
-            members = [member for member, own in enumerate(self.updates_done) if own == updates]
+        for updates in sorted({self.updates_done[member] for member in self.members}, reverse=True):
+            members = [member for member in self.members if self.updates_done[member] == updates]
             count = ceil(len(members) / size)
             even = ceil(len(members) / count)
             groups += [members[first : first + even] for first in range(0, len(members), even)]
@@ -333,6 +368,7 @@ class _Run:
         settings: dict[str, Any] = {
             "block": GPU_BLOCK if self.device.type == "cuda" else 1,
             "denoising": any(recipe.costs),
+            "share": self.world.share,
         }
         arguments: tuple[Any, ...] = (
             self.targets,
@@ -348,22 +384,27 @@ class _Run:
         return Batches(self.rows, *arguments, **settings)
 
     def calibration_rows(self, split: Split, calibration: Calibration) -> tuple[Tensor | _RowChunks, int]:
-        """Return the rows to calibrate a member on, and their number; of streamed rows not all, but a sample."""
+        """Return this process's rows to calibrate a member on, and the number of all; of streamed rows a sample."""
         chosen = calibration_rows(split, calibration)
-        if not self.streamed and len(chosen) == len(self.dataset):
-            return self.rows, len(chosen)
         if self.streamed:
             chosen = spread_sample(chosen, MAX_CALIBRATION_ROWS)
+        used = len(chosen)
+        if self.world.size > 1:
+            chosen = np.array_split(chosen, self.world.size)[self.world.rank]
+        elif not self.streamed and used == len(self.dataset):
+            return self.rows, used
         if 4 * len(chosen) * prod(self.dataset.rows.shape[1:]) > MAX_COPIED_BYTES:
-            return _RowChunks(self, chosen), len(chosen)
+            return _RowChunks(self, chosen), used
         if self._calibrated_on is None or not np.array_equal(self._calibrated_on[0], chosen):
             self._calibrated_on = None
             self._calibrated_on = chosen, self.take(chosen)
-        return self._calibrated_on[1], len(chosen)
+        return self._calibrated_on[1], used
 
     def report_start(self, members: Sequence[int], snapshots: Sequence[Snapshot] | None) -> None:
         """Tell the callbacks that members begin, or resume, together."""
         message = f"starting {len(members)} member{'s' * (len(members) > 1)} on {self.device}"
+        if self.world.size > 1:
+            message += f" and in {self.world.size} processes"
         if self.first.packable:
             message += f", about {len(members) * self._bytes_per_member() / 1e9:.2g} GB"
         if snapshots is not None:
@@ -371,12 +412,12 @@ class _Run:
             message += f", resumed after epoch {len(snapshots[0].history)}"
         self.report([], message)
 
-    def report(self, lines: History, message: str = "") -> None:
-        """Call the callbacks."""
+    def report(self, lines: History, message: str = "") -> bool:
+        """Call the callbacks, in process 0; return whether one of them ends the training of this group."""
         self._reported = time.perf_counter()
         progress = Progress(self.epochs_done, self.group_count * self.recipes[0].epochs, lines, message)
-        for callback in self.trainer.callbacks:
-            callback(progress)
+        answers = [callback(progress) for callback in self.trainer.callbacks if self.world.is_first]
+        return any(answer is True for answer in answers)
 
     def report_part(self, part: float) -> None:
         """Tell the callbacks which share of an epoch is done, if they were not told anything for a second."""
@@ -384,7 +425,7 @@ class _Run:
             return
         self._reported = time.perf_counter()
         progress = Progress(self.epochs_done, self.group_count * self.recipes[0].epochs, [], part=part)
-        for callback in self.trainer.callbacks:
+        for callback in self.trainer.callbacks if self.world.is_first else ():
             callback(progress)
 
     def _bytes_per_member(self) -> int:
@@ -414,28 +455,37 @@ class _Group:
 
     def __init__(self, run: _Run, members: Sequence[int]) -> None:
         self.run, self.members, self.checkpointer = run, members, run.trainer.checkpointer
+        self.world = run.world
         self.recipes, self.splits = (
             [run.recipes[member] for member in members],
             [run.splits[member] for member in members],
         )
         self.seeds, self.recipe = [run.seeds[member] for member in members], run.recipes[members[0]]
-        snapshots = None if self.checkpointer is None else self.checkpointer.load(members)
+        snapshots = None
+        if self.checkpointer is not None:
+            loaded = self.checkpointer.load(members) if self.world.rank == 0 else None
+            snapshots = self.world.first_snapshots(loaded)
         run.report_start(members, snapshots)
         models = [(run.first if member == 0 else run.build(member)).to(run.device) for member in members]
         self.packable = models[0].packable
         self.batches = run.batches(members, models[0].shapes)
         exact, updates = self.recipe.precision == "exact", self.batches.updates
         self.engine = choose_engine(models, self.batches, self.recipe.epochs * updates, exact=exact)
+        if self.engine.preparation:
+            run.report([], self.engine.preparation)
         self.histories: list[History] = [[] for _ in members]
         self.costs = NO_COSTS
         """Costs of the updates of this epoch, ``(updates, members, 1 + levels)``."""
+        self.stopping = _EarlyStopping(self.engine, self.recipe) if self.recipe.early_stopping else None
         if snapshots is not None:
             self.histories = [list(snapshot.history) for snapshot in snapshots]
+            if self.stopping is not None:
+                self.stopping.restore(self.histories, [snapshot.tensors for snapshot in snapshots])
             self.engine.load_state_dict(_stack_snapshots(snapshots), snapshots[0].updates)
             if snapshots[0].costs.numel():
                 self.costs = torch.stack([snapshot.costs for snapshot in snapshots], 1)
         held_out = len(self.splits[0].validation) > 0
-        self.validation = _Validation(run, self.engine, self.splits, self.recipe.calibration) if held_out else None
+        self.validation = _Validation(run, self.engine, self.splits, self.recipe) if held_out else None
         self.small = multiplications(models, self.batches) < SECOND_THREAD_FROM
         self.state_bytes = 3 * sum(parameter.nbytes for model in models for parameter in model.parameters())
         self.failed: dict[int, str] = {}
@@ -444,9 +494,12 @@ class _Group:
         """Train the epochs that are left, and add the members to the result."""
         recipes, updates, checkpointer = self.recipes, self.batches.updates, self.checkpointer
         # With a checkpointer, an epoch is trained in parts of about a second, to stop and save between two of them; so
-        # are long epochs of streamed rows, to report them. Modules draw from generators that are seeded once an epoch.
-        divided = (checkpointer is not None or self.run.streamed) and self.packable
+        # are epochs of which processes share the rows, which all stop after the same update, and long epochs of
+        # streamed rows, to report them. Modules draw from generators that are seeded once an epoch.
+        deferred = checkpointer is not None or self.world.size > 1
+        divided = (deferred or self.run.streamed) and self.packable
         part = self.batches.block if divided else updates
+        stop = 0  # the signal that ends the training
         device, exact = self.run.device, self.recipe.precision == "exact"
         with (
             closing(self.batches),
@@ -454,13 +507,13 @@ class _Group:
             arithmetic(device, exact=exact, small=self.small),
         ):
             try:
-                with deferred_signals(enabled=checkpointer is not None) as signals:
+                with deferred_signals(enabled=deferred) as signals:
                     for epoch in range(len(self.histories[0]) + 1, self.recipe.epochs + 1):
                         started = time.perf_counter()
                         if not self.packable:
-                            seed_module_draws(self.seeds[0], epoch)
+                            seed_module_draws(self.seeds[0], epoch, self.world.rank)
                         rates = _learning_rates(recipes, (epoch - 1) * updates, updates)
-                        while len(self.costs) < updates and not signals:
+                        while len(self.costs) < updates and not stop:
                             begun, first = time.perf_counter(), len(self.costs)
                             costs = self.engine.train_epoch(rates[first : first + part], first)
                             costs = costs.reshape(len(costs), len(recipes), -1).double().cpu()
@@ -468,9 +521,10 @@ class _Group:
                             if divided and part < updates:
                                 seconds = max(time.perf_counter() - begun, 0.1)
                                 part = self.batches.block * max(1, int(part / self.batches.block / seconds))
-                                if len(self.costs) < updates:
-                                    self._save_if_due(within_epoch=True)
-                                    self.run.report_part(len(self.costs) / updates)
+                            part, stop, _ = self.world.agree(part, signals)
+                            if len(self.costs) < updates:
+                                self._save_if_due(within_epoch=True)
+                                self.run.report_part(len(self.costs) / updates)
                         if len(self.costs) < updates:
                             break
                         lines = _history_lines(recipes, self.costs, rates, epoch, time.perf_counter() - started)
@@ -486,39 +540,56 @@ class _Group:
                         for history, line in zip(self.histories, lines, strict=True):
                             history.append(line)
                         self.costs = NO_COSTS
+                        if self.stopping is not None:
+                            self.stopping.update(lines)
                         if epoch < self.recipe.epochs:
                             self._save_if_due()
                         elif checkpointer is not None and checkpointer.save_last:
                             self._save()
                         self.run.epochs_done += 1
-                        self.run.report([line for member, line in enumerate(lines) if member not in self.failed])
-                        if signals:
+                        ended = self.run.report(
+                            [
+                                {"member": self.members[position], **line}
+                                for position, line in enumerate(lines)
+                                if position not in self.failed
+                            ]
+                        )
+                        part, stop, ended = self.world.agree(part, signals, ended=ended)
+                        if stop or ended or (self.stopping is not None and self.stopping.is_over(self.failed)):
                             break
-                    if signals:
+                    if stop:
                         self._save()
-                if signals:
-                    signal.raise_signal(signals[0])
+                if stop:
+                    signal.raise_signal(stop)
             except KeyboardInterrupt:
-                if not self.histories[0]:
+                alone = self.world.size > 1 and not stop  # the other processes go on
+                if not self.histories[0] or not self.run.trainer.keep_interrupted or alone:
                     raise
                 result.interrupted = True
             try:
                 self._finish(result)
             except KeyboardInterrupt:  # what is left takes a moment, and everything would be lost
+                if not self.run.trainer.keep_interrupted or self.world.size > 1:
+                    raise
                 result.interrupted = True
                 self._finish(result)
 
     def _save_if_due(self, *, within_epoch: bool = False) -> None:
         """Write snapshots if it is time; the smallest interval means after every epoch, and not within one."""
-        if self.checkpointer is not None and self.checkpointer.is_due(self.state_bytes, within_epoch=within_epoch):
+        if self.checkpointer is None:
+            return
+        if self.world.first(self.checkpointer.is_due(self.state_bytes, within_epoch=within_epoch)):
             self._save()
 
     def _save(self) -> None:
-        assert self.checkpointer is not None
+        """Write snapshots; of processes that share the rows, which all have the same, the first does."""
+        if self.checkpointer is None or self.world.rank > 0:
+            return
         updates = len(self.histories[0]) * self.batches.updates + len(self.costs)
-        self.checkpointer.save(
-            self.members, self.engine.state_dict, self.histories, updates, self.costs, skip=self.failed
-        )
+        self.checkpointer.save(self.members, self._state, self.histories, updates, self.costs, skip=self.failed)
+
+    def _state(self) -> dict[str, Tensor]:
+        return self.engine.state_dict() | ({} if self.stopping is None else self.stopping.tensors())
 
     def _finish(self, result: TrainingResult) -> None:
         """Measure and calibrate the members, and add them to the result. May be repeated after an interruption."""
@@ -530,6 +601,8 @@ class _Group:
         finished: list[tuple[int, Model, History]] = []
         for position, (member, model) in enumerate(zip(self.members, self.engine.models(), strict=True)):
             recipe = self.recipes[position]
+            if self.stopping is not None:
+                self.stopping.finish(position, model, self.histories[position])
             reason = self.failed.get(position) or _find_bad_weights(recipe, model)
             if reason:
                 result.failed[member] = reason
@@ -542,6 +615,7 @@ class _Group:
             model.to(run.device).train()
             with full_precision():
                 model.calibrate(rows)
+            model.processes = None
             finished.append((member, model.eval().cpu(), self.histories[position]))
         for member, model, history in finished:
             result.indices.append(member)
@@ -569,9 +643,9 @@ class _Validation:
     from counts and not from the clock, so that a run has the same history on every machine.
     """
 
-    def __init__(self, run: _Run, engine: Engine, splits: Sequence[Split], calibration: Calibration) -> None:
-        self.engine, batches = engine, engine.batches
-        seen = [calibration_rows(split, calibration) for split in splits]
+    def __init__(self, run: _Run, engine: Engine, splits: Sequence[Split], recipe: Recipe) -> None:
+        self.engine, batches, self.world = engine, engine.batches, run.world
+        seen = [calibration_rows(split, recipe.calibration) for split in splits]
         watched = [rows[:: 1 + len(rows) // MAX_WATCHED_ROWS] for rows in seen]
         models = len(engine.packed())
         members = () if models > 1 or engine.members == 1 else (engine.members,)
@@ -587,7 +661,7 @@ class _Validation:
         )
         measured = self._watched.shape[-1] + self._held_out.shape[-1]
         trained = 2 * batches.denoised_batch_size + batches.labeled_batch_size
-        self.every = epochs_between(measured, trained, batches.updates)
+        self.every = 1 if recipe.early_stopping else epochs_between(measured, trained, batches.updates)
 
     def is_due(self, epoch: int, epochs: int) -> bool:
         """Return whether the members are measured after this epoch."""
@@ -600,12 +674,79 @@ class _Validation:
         errors: list[float] = []
         for model, watched, held_out in zip(self.engine.packed(), self._watched, self._held_out, strict=True):
             model.train()
-            model.calibrate(rows[watched]).eval()
-            chunks = held_out.split(_chunk_rows(model, held_out.shape[:-1], rows), -1)
-            outputs = torch.cat([model(rows[chunk]) for chunk in chunks], -2)
+            model.calibrate(rows[part_of(watched, self.world.share, -1)]).eval()
+            own = part_of(held_out, self.world.share, -1)
+            chunks = own.split(_chunk_rows(model, own.shape[:-1], rows), -1)
+            outputs = self.world.join_rows(torch.cat([model(rows[chunk]) for chunk in chunks], -2), -2)
             errors += _errors(outputs, targets[held_out], model.task).reshape(-1).tolist()
             model.train()
         return errors
+
+
+class _EarlyStopping:
+    """Keeps each member's weights of its smallest validation error, and tells when no error decreases any more.
+
+    As in scikit-learn's `MLPClassifier`, an epoch counts as one without change unless its error is below the smallest
+    so far by at least `tol`. A member whose error did not change for long enough has ended: it trains on with the
+    others of an ensemble, but keeps the weights that it would have alone.
+    """
+
+    def __init__(self, engine: Engine, recipe: Recipe) -> None:
+        self.engine, self.patience = engine, recipe.n_iter_no_change
+        self.tol = recipe.tol * (100 if recipe.task == "classification" else 1)  # those errors are percentages
+        self.smallest = [inf] * engine.members
+        self.unchanged = [0] * engine.members
+        self.ended: dict[int, int] = {}
+        """Epochs of each member that has ended."""
+        self.best: list[dict[str, Tensor]] = [{} for _ in range(engine.members)]
+
+    def update(self, lines: Sequence[Mapping[str, Any]]) -> None:
+        """Take the members' errors of an epoch, and copy the weights of those that improved."""
+        improved = self._compare(lines, lines[0]["epoch"])
+        improved += [member for member, state in enumerate(self.best) if not state and member not in improved]
+        if improved:
+            models = self.engine.models()
+            for member in improved:
+                state = models[member].state_dict().items()
+                self.best[member] = {name: each.detach().clone() for name, each in state if isinstance(each, Tensor)}
+
+    def _compare(self, lines: Sequence[Mapping[str, Any]], epoch: int) -> list[int]:
+        """Count the epochs without change, and return the members with their smallest error so far."""
+        improved = []
+        for member, line in enumerate(lines):
+            if member in self.ended:
+                continue
+            error = line["validation_error"]
+            self.unchanged[member] = 0 if error <= self.smallest[member] - self.tol else self.unchanged[member] + 1
+            if self.unchanged[member] >= self.patience:
+                self.ended[member] = epoch
+            if error < self.smallest[member]:
+                self.smallest[member] = error
+                improved.append(member)
+        return improved
+
+    def is_over(self, failed: Container[int]) -> bool:
+        """Return whether all members have ended that did not fail."""
+        return all(member in self.ended or member in failed for member in range(len(self.best)))
+
+    def finish(self, member: int, model: Model, history: History) -> None:
+        """Set a member's weights to those of its smallest error, and remove what was recorded after it had ended."""
+        if self.best[member]:
+            model.load_state_dict(self.best[member], strict=False)
+        del history[self.ended.get(member, len(history)) :]
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the best weights, ``(members, ...)``, for a snapshot; nothing before the first epoch is complete."""
+        return {f"best.{name}": torch.stack([state[name].cpu() for state in self.best]) for name in self.best[0]}
+
+    def restore(self, histories: Sequence[History], snapshots: Sequence[Mapping[str, Tensor]]) -> None:
+        """Continue from the histories and the tensors of the members' snapshots."""
+        for epoch, lines in enumerate(zip(*histories, strict=True), 1):
+            self._compare(lines, epoch)
+        self.best = [
+            {name.removeprefix("best."): tensor for name, tensor in tensors.items() if name.startswith("best.")}
+            for tensors in snapshots
+        ]
 
 
 def epochs_between(measured: int, trained: int, updates: int) -> int:
@@ -770,6 +911,11 @@ def _check_members(recipes: Sequence[Recipe], splits: Sequence[Split], seeds: Se
         )
     if recipes[0].calibration == "labeled":
         _require_equal("the number of labels, with calibration='labeled'", (len(split.labeled) for split in splits))
+    if recipes[0].early_stopping and min(len(split.validation) for split in splits) == 0:
+        raise ValueError(
+            "early_stopping=True needs validation rows, and the splits have none. Hold out labeled rows "
+            "(validation_fraction of the estimators, tikas train --validation N)."
+        )
     rows = min(len(calibration_rows(split, recipes[0].calibration)) for split in splits)
     if rows < 2:
         raise ValueError(

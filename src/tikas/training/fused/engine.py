@@ -27,8 +27,8 @@ MAX_OUTPUTS = 128
 ADAM_BLOCK = 2048
 """Parameters of a program of `adam_kernel`."""
 
-WARPS = 4
-"""Warps of a program of the levels' kernels."""
+OPTIONS = {"num_warps": 4, "enable_fp_fusion": True}
+"""Triton's options for kernels. It fuses products and sums by default until 3.9; 3.9 warns that 3.10 will not."""
 
 
 def can_fuse(model: Model, batches: Batches) -> bool:
@@ -53,6 +53,8 @@ class FusedEngine:
     dtype : torch.dtype, default=torch.bfloat16
         Dtype of the products, of the noise, and of what kernels store for each other.
     """
+
+    preparation = "compiling the kernels, and capturing a CUDA graph"
 
     def __init__(self, models: Sequence[Model], batches: Batches, dtype: torch.dtype = torch.bfloat16) -> None:
         self.batches = batches
@@ -166,7 +168,7 @@ class FusedEngine:
             kernels.top_backward_kernel[(self.members,)](
                 top["hidden"], top["grad_signal"], top["grad_hidden"], top["hidden"].shape[1], top.width, top.padded,
                 self._labeled, self._unlabeled, self._classes, _tile_rows(self._unlabeled),
-                triton.next_power_of_2(top.padded), num_warps=4,
+                triton.next_power_of_2(top.padded), **OPTIONS,
             )  # fmt: skip
         for level in reversed(self._levels[1:]):
             self._encode_backward(level, position)
@@ -180,7 +182,7 @@ class FusedEngine:
             self._data, self._graph.labeled[position], self._graph.unlabeled[position], self._noise_of(level, position),
             self._settings, hidden,
             self._noise.stride(0), self._settings.stride(0), self._labeled, self._unlabeled, rows, level.width,
-            level.padded, UNITS=min(1024, triton.next_power_of_2(level.padded)), num_warps=4,
+            level.padded, UNITS=min(1024, triton.next_power_of_2(level.padded)), **OPTIONS,
         )  # fmt: skip
 
     def _encode(self, level: Level, position: int) -> None:
@@ -191,7 +193,7 @@ class FusedEngine:
             level["projected"], self._noise_of(level, position), self._settings[:, level.number :],
             *self._beta_and_gamma(level, vectors.values), level["hidden"], level["statistics"],
             self._noise.stride(0), self._settings.stride(0), vectors.size, level.width, level.padded,
-            **self._sizes(level), ACTIVATION=level.activation, BETA=level.beta, GAMMA=level.gamma, num_warps=WARPS,
+            **self._sizes(level), ACTIVATION=level.activation, BETA=level.beta, GAMMA=level.gamma, **OPTIONS,
         )  # fmt: skip
 
     def _compute_top(self, position: int) -> None:
@@ -201,7 +203,7 @@ class FusedEngine:
             self._graph.labeled[position], top["signal"] if top.denoised else top["hidden"], top["grad_hidden"],
             costs[position], costs.stride(1), top["hidden"].shape[1], top.width, top.padded,
             self._labeled, self._unlabeled, weights is not None, self._classes,
-            _tile_rows(max(self._labeled, self._unlabeled)), triton.next_power_of_2(top.padded), num_warps=4,
+            _tile_rows(max(self._labeled, self._unlabeled)), triton.next_power_of_2(top.padded), **OPTIONS,
         )  # fmt: skip
 
     def _decode(self, level: Level, position: int) -> None:
@@ -214,7 +216,7 @@ class FusedEngine:
             level["signal"], *self._latents(level, position), self._denoiser_of(level, vectors.values),
             level["denoised"], level["signal_statistics"], costs[position, :, level.cost_slot :],
             self._noise.stride(0), self._settings.stride(0), vectors.size, costs.stride(1), level.width, level.padded,
-            **self._sizes(level), **self._decoder_flags(level), num_warps=WARPS,
+            **self._sizes(level), **self._decoder_flags(level), **OPTIONS,
         )  # fmt: skip
 
     def _decode_backward(self, level: Level, position: int) -> None:
@@ -229,7 +231,7 @@ class FusedEngine:
             level["grad_latents"], level["grad_statistics"], self._denoiser_of(level, vectors.gradients[0]),
             self._noise.stride(0), self._settings.stride(0), vectors.size, len(self._levels),
             level.width, level.padded, **self._sizes(level, backward=True), **self._decoder_flags(level),
-            num_warps=WARPS,
+            **OPTIONS,
         )  # fmt: skip
 
     def _encode_backward(self, level: Level, position: int) -> None:
@@ -244,7 +246,7 @@ class FusedEngine:
             self._noise.stride(0), self._settings.stride(0), vectors.size, vectors.gradients.stride(0),
             level["grad_hidden"].shape[1], level.width, level.padded, **self._sizes(level, backward=True),
             ACTIVATION=level.activation, BETA=level.beta, GAMMA=level.gamma, DENOISED=level.denoised,
-            COSTED=level.costed, CLEAN_ABOVE=not top and self._levels[level.number + 1].clean > 0, num_warps=WARPS,
+            COSTED=level.costed, CLEAN_ABOVE=not top and self._levels[level.number + 1].clean > 0, **OPTIONS,
         )  # fmt: skip
         name, below = f"rungs.{level.number}.weight", self._levels[level.number - 1]
         if below.number:
@@ -266,7 +268,8 @@ class FusedEngine:
         kernels.adam_kernel[(triton.cdiv(count, ADAM_BLOCK), self.members)](
             values, gradients, buffers.means[:, columns], buffers.squares[:, columns], buffers.copies[:, columns],
             self._graph.rates[position], count, buffers.size, gradients.stride(0),
-            PARTIALS=len(gradients), COPIED=buffers.has_copies, BLOCK=ADAM_BLOCK, num_warps=8,
+            PARTIALS=len(gradients), COPIED=buffers.has_copies, BLOCK=ADAM_BLOCK,
+            **OPTIONS | {"num_warps": 8},
         )  # fmt: skip
 
     # Arguments of the kernels
