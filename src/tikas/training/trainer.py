@@ -310,6 +310,7 @@ class _Run:
         self.weights = None if dataset.weights is None else torch.from_numpy(dataset.weights).to(device)
         self.first = self.build(0)
         self.group_count = self.epochs_done = 0
+        self._reported = time.perf_counter()
         self._calibrated_on: tuple[NDArray[np.int64], Tensor] | None = None
         self.updates_done = [0] * len(seeds)
         checkpointer = trainer.checkpointer
@@ -413,12 +414,16 @@ class _Run:
 
     def report(self, lines: History, message: str = "") -> bool:
         """Call the callbacks, in process 0; return whether one of them ends the training of this group."""
+        self._reported = time.perf_counter()
         progress = Progress(self.epochs_done, self.group_count * self.recipes[0].epochs, lines, message)
         answers = [callback(progress) for callback in self.trainer.callbacks if self.world.is_first]
         return any(answer is True for answer in answers)
 
     def report_part(self, part: float) -> None:
-        """Tell the callbacks which share of an epoch is done."""
+        """Tell the callbacks which share of an epoch is done, if they were not told anything for a second."""
+        if time.perf_counter() - self._reported < 1:
+            return
+        self._reported = time.perf_counter()
         progress = Progress(self.epochs_done, self.group_count * self.recipes[0].epochs, [], part=part)
         for callback in self.trainer.callbacks if self.world.is_first else ():
             callback(progress)
