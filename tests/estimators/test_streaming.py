@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.sparse
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
 from PIL import Image
@@ -144,6 +145,10 @@ def test_statistics_of_many_rows_come_from_a_sample_and_say_so(monkeypatch: pyte
     assert torch.equal(one.weight, other.weight)
     error = ((one.mean - other.mean) / one.deviation).abs().max().item()
     assert 0 < error < 5 / 900**0.5
+    monkeypatch.setattr(trainer_module, "MIN_CALIBRATION_ROWS", 300)
+    monkeypatch.setattr(trainer_module, "MAX_COPIED_BYTES", 500 * 64 * 4)
+    for source, rows in ((in_blocks(DIGITS), 500), (scipy.sparse.csr_array(DIGITS), 900)):
+        assert LadderClassifier(**QUICK).fit(source, FEW).history_[-1]["calibration_rows"] == rows
 
 
 @pytest.mark.parametrize("streamed", [True, False])

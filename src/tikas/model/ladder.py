@@ -367,11 +367,10 @@ class Ladder(nn.Module):
             total = total + self.rungs[level].cost * denoising[level]
         return Costs(total, supervised, torch.stack(denoising, dim=-1))
 
-    def _encode(self, *streams: Stream, calibrate: bool = False) -> Activations:
+    def _encode(self, *streams: Stream) -> Activations:
         """Run the encoder: h₀ = z₀ = x (+ n);  zₗ = N(Wₗ hₗ₋₁) (+ n);  hₗ = φ(γₗ·(zₗ + βₗ)).
 
-        Streams must be sorted by `last_level`, highest first. With `calibrate`, there is one stream, of all rows; it
-        sets each rung's statistics for eval mode and is normalized with them.
+        Streams must be sorted by `last_level`, highest first.
         """
         hidden = torch.cat([stream.rows for stream in streams], row_dim(self.shapes[0]))
         sizes = [stream.rows.shape[row_dim(self.shapes[0])] for stream in streams]
@@ -383,10 +382,6 @@ class Ladder(nn.Module):
             active = [stream for stream in streams if stream.last_level >= level]
             sizes = sizes[: len(active)]
             projected = rung.up(_first_rows(hidden, sum(sizes), below))
-            if calibrate and level > 0:
-                moments = Moments(rung.shape)
-                moments.add(projected)
-                rung.set_statistics(self._joined_statistics(moments, rung))
             batches: Sequence[Tensor] = torch.split(projected, sizes, row_dim(rung.shape))
             statistics = None
             if streams[0].calibrated:
@@ -522,12 +517,24 @@ class Ladder(nn.Module):
         """
         chunks = row_chunks(x, lambda rows: self._split_rows(rows, chunk))
         if isinstance(chunks, tuple) and len(chunks) == 1:
-            self._encode(Stream(chunks[0].to(self.rungs[-1].mean), self.top, calibrated=True), calibrate=True)
+            self._calibrate_in_one_pass(chunks[0].to(self.rungs[-1].mean))
         else:
             for level, rung in enumerate(self.rungs[1:], 1):
                 rung.set_statistics(self._statistics_at(level, chunks))
         self.calibrated.fill_(True)
         return self
+
+    def _calibrate_in_one_pass(self, hidden: Tensor) -> None:
+        """Set each rung's statistics from W h of all rows at once; only two levels are in memory at a time."""
+        hidden = self.rungs[0].activate(hidden)
+        for rung in self.rungs[1:]:
+            projected = rung.up(hidden)
+            moments = Moments(rung.shape)
+            moments.add(projected)
+            rung.set_statistics(self._joined_statistics(moments, rung))
+            for part in projected.split(MAX_CHUNK_ROWS_CPU, row_dim(rung.shape)):
+                part.copy_(rung.activate(rung.normalize_calibrated(part)))
+            hidden = projected
 
     def _split_rows(self, x: Tensor, chunk: int | None = None) -> tuple[Tensor, ...]:
         """Check rows and split them into chunks of `chunk` rows; the default depends on the largest level."""

@@ -59,9 +59,9 @@ MEMORY_INFO, CONTROL_GROUP = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
 UNKNOWN_MEMORY = 8 * 10**9
 """Free memory assumed of other systems: larger ensembles train in groups there."""
 
-MAX_CALIBRATION_ROWS = 100_000
-"""Rows of a source that the statistics for prediction are taken from: their means are then within 0.3 % of a deviation.
-They are read once for every rung, unless `MAX_COPIED_BYTES` holds them."""
+MAX_CALIBRATION_ROWS, MIN_CALIBRATION_ROWS = 100_000, 10_000
+"""Rows of a source that the statistics for prediction come from: of 100,000, a mean is within 0.3 % of a deviation.
+Fewer of rows in blocks, if `MAX_COPIED_BYTES` do not hold so many, since the rows are needed for every rung."""
 MAX_COPIED_BYTES = 2**28
 """Most bytes of rows that are copied for calibration; more are read chunk by chunk."""
 
@@ -386,8 +386,8 @@ class _Run:
     def calibration_rows(self, split: Split, calibration: Calibration) -> tuple[Tensor | _RowChunks, int]:
         """Return this process's rows to calibrate a member on, and the number of all; of streamed rows a sample."""
         chosen = calibration_rows(split, calibration)
-        if self.streamed:
-            chosen = spread_sample(chosen, MAX_CALIBRATION_ROWS)
+        if isinstance(self.dataset.rows, RowSource):
+            chosen = spread_sample(chosen, _most_calibration_rows(self.dataset.rows))
         used = len(chosen)
         if self.world.size > 1:
             chosen = np.array_split(chosen, self.world.size)[self.world.rank]
@@ -935,6 +935,14 @@ def _check_kept_rows(source: RowSource, splits: Sequence[Split]) -> None:
             "memory are free. Of rows in files, only unlabeled ones stay there, unless all are labeled. Use fewer "
             "labels, or all of them without validation rows."
         )
+
+
+def _most_calibration_rows(source: RowSource) -> int:
+    """Return how many rows of a source the statistics for prediction are taken from."""
+    if source.block_edges is None:
+        return MAX_CALIBRATION_ROWS
+    in_memory = MAX_COPIED_BYTES // (source.dtype.itemsize * prod(source.shape[1:]))  # else most blocks were read again
+    return min(MAX_CALIBRATION_ROWS, max(MIN_CALIBRATION_ROWS, in_memory))
 
 
 def _shared_settings(recipe: Recipe) -> list[Any]:
