@@ -524,7 +524,8 @@ class _Group:
                             part, stop, _ = self.world.agree(part, signals)
                             if len(self.costs) < updates:
                                 self._save_if_due(within_epoch=True)
-                                self.run.report_part(len(self.costs) / updates)
+                                if time.perf_counter() - started > 1:
+                                    self.run.report_part(len(self.costs) / updates)
                         if len(self.costs) < updates:
                             break
                         lines = _history_lines(recipes, self.costs, rates, epoch, time.perf_counter() - started)
