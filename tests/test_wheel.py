@@ -62,9 +62,9 @@ def test_the_wheel_trains_and_predicts(installed: Installed) -> None:
     assert "model saved to models/digits.safetensors" in printed
     np.save(installed.folder / "rows.npy", np.zeros((3, 64), np.float32))
     header, *lines = installed.tikas("predict", "models/digits.safetensors", "rows.npy").splitlines()
-    assert header == "prediction"
+    assert header == "prediction,probability"
     assert len(lines) == 3
-    assert set(lines) <= set("0123456789")
+    assert {line.split(",")[0] for line in lines} <= set("0123456789")
 
 
 def test_the_wheel_writes_a_report(installed: Installed) -> None:

@@ -225,6 +225,7 @@ class OnGpu:
     """Batches of which the device is said to be a GPU."""
 
     device = torch.device("cuda")
+    share = (0, 1)
 
     def __init__(self, batches: Batches) -> None:
         self.batch_size, self.labeled_batch_size = batches.batch_size, batches.labeled_batch_size

@@ -345,7 +345,33 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         return recipe, build, dataset, splits
 
     def prepare(self, X: ArrayLike | RowSource, targets: Array, classes: Array | None = None) -> tuple[Recipe, Dataset]:
-        """Return the complete recipe and the data set that `fit` would train with; `targets` as in a `Dataset`."""
+        """Return the complete recipe and the data set that `fit` would train with.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features) or (n_samples, [channels,] height, width)
+            Rows as for `fit`.
+        targets : ndarray of shape (n_samples,)
+            Class codes, -1 where unlabeled; or values, NaN where unlabeled.
+        classes : ndarray, optional
+            Name of each class; None for a regression.
+
+        Returns
+        -------
+        recipe : Recipe
+            With the defaults that follow from the rows.
+        dataset : Dataset
+            The rows as the network takes them.
+
+        Examples
+        --------
+        >>> from tikas import LadderClassifier
+        >>> targets, classes = np.array([0, -1, -1, 1]), np.array(["low", "high"])
+        >>> X = [[0.0], [0.2], [0.8], [1.0]]
+        >>> recipe, dataset = LadderClassifier((4,), batch_size=4).prepare(X, targets, classes)
+        >>> recipe.network, len(dataset)
+        ((4,), 4)
+        """
         recipe = self._recipe()
         rows = self._check_training_rows(X, recipe, None)
         recipe, _, dataset, _ = self._prepare_fit(recipe, rows, targets, None, None, self._seeds(None), [], classes)
