@@ -21,7 +21,7 @@ import shared_training
 from shared_training import CASES, UPDATES
 from tikas.data.batches import part_of
 from tikas.training.checkpoint import Checkpointer, read_tensors
-from tikas.training.distributed import World, pack_message, unpack_message
+from tikas.training.distributed import MIN_TORCH, World, pack_message, unpack_message
 
 WITHOUT_GRADIENTS = ("regression with weights", "module")
 """Above the single unit of a regression, and for a bias before BatchNorm, gradients are zero up to rounding, and Adam
@@ -38,9 +38,15 @@ def free_port() -> int:
 multiprocessing.get_context("forkserver").set_forkserver_preload(["tikas.training.trainer", "torch._dynamo"])
 
 
+OLD = torch.__version__ < MIN_TORCH
+SKIP_OLD = pytest.mark.skipif(OLD, reason=f"torch before {MIN_TORCH} does not train in several processes")
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where two processes have saved what they found; they need seconds to start, so all cases are in one start."""
+    if OLD:
+        pytest.skip(f"torch before {MIN_TORCH} does not train in several processes")
     folder = tmp_path_factory.mktemp("processes")
     shared_training.interrupted(folder / "stopped alone", update=1)
     arguments = str(folder), free_port()
@@ -164,6 +170,7 @@ def test_two_processes_continue_what_one_began(folder: Path, found: Any, alone: 
 # Death
 
 
+@SKIP_OLD
 @pytest.mark.parametrize(("members", "dying"), [(1, 1), (2, 0)], ids=["rows", "members"])
 def test_the_death_of_a_process_ends_the_other_with_its_name(members: int, dying: int, tmp_path: Path) -> None:
     arguments = str(tmp_path), free_port(), members, dying
@@ -178,6 +185,7 @@ def test_the_death_of_a_process_ends_the_other_with_its_name(members: int, dying
     assert f"process {dying} of 2 (host {socket.gethostname()}, pid {pid}) died" in message
 
 
+@SKIP_OLD
 def test_torchrun_restarts_a_killed_command_from_its_snapshot(tmp_path: Path) -> None:
     options = "--epochs 40 --network 12 --checkpoint-every 0 --no-baseline --quiet --device cpu -o model.safetensors"
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "1"]

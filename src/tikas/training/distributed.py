@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 
     from tikas.training.trainer import TrainingResult
 
+MIN_TORCH = "2.9"
+"""First version of torch for several processes. That of 2.6 holds Python's global lock while it destroys a process group;
+if a thread of the group waits for the lock, the process hangs."""
 BEAT = 1.0
 """Seconds between two signs of life of a process."""
 SILENCE, SILENCE_AFTER_ERROR = 25.0, 6.0
@@ -407,6 +410,11 @@ def train_together(device: torch.device) -> Iterator[World]:
 
 def _init_process_group(device: torch.device) -> None:
     """Initialize torch's process group from the variables of torchrun."""
+    if torch.__version__ < MIN_TORCH:
+        raise RuntimeError(
+            f"Training in several processes needs torch {MIN_TORCH} or newer, and this is {torch.__version__}. "
+            "Update torch, or train in one process."
+        )
     from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
     store, rank, size = _rendezvous()
