@@ -216,6 +216,12 @@ def test_a_module_that_pytorch_cannot_export_is_an_error(tmp_path: Path) -> None
             method(tmp_path / "m")
 
 
+def test_an_older_torch_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "__version__", torch.torch_version.TorchVersion("2.8.0"))
+    with pytest.raises(ImportError, match=r"2\.9 .*2\.8\.0"):
+        LadderClassifier((4,)).to_onnx(tmp_path / "model.onnx")
+
+
 def test_the_command_writes_both_files_and_prints_inputs_and_outputs(tmp_path: Path, capsys) -> None:
     def command(*words: str | Path) -> int:
         with pytest.raises(SystemExit) as stop:

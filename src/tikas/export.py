@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from onnx import ModelProto
     from torch.export import ExportedProgram
 
+MIN_TORCH = "2.9"
+"""The oldest version of torch whose ONNX files were tested. That of 2.6 exports convolutions to other results."""
 OPSET = 18
 ROWS = "rows"
 """Name of the dimension that counts rows."""
@@ -61,6 +63,8 @@ def to_onnx(estimator: LadderEstimator, path: str | Path) -> Path:
         import onnxscript  # noqa: F401
     except ImportError as error:
         raise ImportError("Writing ONNX files needs onnx and onnxscript: pip install 'tikas[onnx]'.") from error
+    if torch.__version__ < MIN_TORCH:
+        raise ImportError(f"Writing ONNX files needs torch {MIN_TORCH} or newer, and this is {torch.__version__}.")
     check_is_fitted(estimator)
     outputs = [LABEL, PROBABILITIES] if isinstance(estimator, LadderClassifier) else [VALUE]
     names = {f"input_{number}": name for number, name in enumerate(_inputs(estimator))}
