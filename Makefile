@@ -33,7 +33,7 @@ test-oldest: build/oldest/.ready
 build/oldest/.ready: pyproject.toml constraints-oldest.txt
 	$(PYTHON) -m venv build/oldest
 	build/oldest/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints-oldest.txt \
-		--editable '.[images,plots,parquet,tune,tensorboard]' hypothesis openpyxl polars pytest pytest-xdist setuptools
+		--editable '.[images,plots,parquet,excel,tune,tensorboard]' hypothesis polars pytest pytest-xdist setuptools
 	touch $@
 
 # Tables in results/, docs/ and the README, from the records; a test fails where they are stale.

@@ -41,6 +41,7 @@ def test_a_call_with_labeled_rows_in_eval_mode_raises_runtime_error(model):
         model(UNLABELED, LABELED, TARGETS)
 
 
+@pytest.mark.skipif(torch.__version__ < "2.11", reason="older compilers do not take isinstance with a union of types")
 @pytest.mark.parametrize("model", ["convolutional", "gamma"], indirect=True)
 def test_costs_are_exported_for_any_number_of_rows(model):
     any_number = {0: torch.export.Dim.AUTO}

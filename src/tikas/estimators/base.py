@@ -25,7 +25,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
 from tikas.data.arrays import like, to_numpy
-from tikas.data.columns import ColumnEncoder, as_frame, as_table, describe_left_out, needs_encoding
+from tikas.data.columns import ColumnEncoder, as_table, describe_left_out, needs_encoding
 from tikas.data.datasets import Dataset
 from tikas.data.images import as_columns, as_images, as_shaped, warn_channels_last
 from tikas.data.labels import check_sample_weight
@@ -218,7 +218,7 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         X = to_numpy(X)
         if self.encoder_ is not None:
             described = as_table(X)
-            validate_data(self, described if as_frame(X) is None else X, reset=reset, skip_check_array=True)
+            validate_data(self, described, reset=reset, skip_check_array=True)
             return self.encoder_(described)
         if not isinstance(X, RowSource) and not is_large_memmap(X):
             rows = self._as_floats(X, reset=reset)
@@ -745,7 +745,7 @@ class LadderEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         Raises
         ------
         ImportError
-            If onnx or onnxscript is not installed.
+            If onnx or onnxscript is not installed, or torch is older than 2.9.
         OSError
             If the file cannot be written.
         ValueError
