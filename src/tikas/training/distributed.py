@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from tikas.training.trainer import TrainingResult
 
 MIN_TORCH = "2.9"
-"""First version of torch for several processes. That of 2.6 holds Python's global lock while it destroys a process group;
-if a thread of the group waits for the lock, the process hangs."""
+"""First version of torch for several processes. That of 2.6 holds Python's global lock while it destroys a process
+group; if a thread of the group waits for the lock, the process hangs."""
 BEAT = 1.0
 """Seconds between two signs of life of a process."""
 SILENCE, SILENCE_AFTER_ERROR = 25.0, 6.0
